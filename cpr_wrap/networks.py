@@ -1,0 +1,190 @@
+"""The networks we train: pixels in [0, 1] in, one row of outputs an image out.
+
+None of them normalises its input or clips it: eps stays in pixel units, and clipping inside a
+differentiated path would bring in the gradient of clamp, which is zero on its bounds.
+
+Every factory takes `num_outputs`, the columns of the output, and `auxiliary`: with it the last of
+these columns comes from ATRR's auxiliary head, a small network of its own on the shared features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cpr_wrap._registry import Registry
+
+NETWORKS: Registry[Callable[..., nn.Module]] = Registry("network")
+
+
+def build_network(name: str, *, seed: int = 0, **settings: Any) -> nn.Module:
+    """Build a registered network with weights that depend on the seed alone.
+
+    Args:
+        name: A name in `NETWORKS`, e.g. `lenet-compact`.
+        seed: Seed of the initial weights; the caller's random state is left as it was.
+        **settings: Passed on to the factory: `num_outputs`, `in_channels`, `auxiliary`, ...
+
+    Example:
+        >>> network = build_network("lenet-compact", num_outputs=10)
+        >>> network(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
+    """
+    factory = NETWORKS[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return factory(**settings)
+
+
+class TwoHeads(nn.Module):
+    """Class logits and, as one more column, the logit of an auxiliary head on the same features."""
+
+    def __init__(self, trunk: nn.Module, head: nn.Module, auxiliary: nn.Module) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.head = head
+        self.auxiliary = auxiliary
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs `(N, k + 1)` of images `(N, C, H, W)`, the auxiliary logit last."""
+        features = self.trunk(x)
+        return torch.cat([self.head(features), self.auxiliary(features)], dim=1)
+
+
+def _with_heads(trunk: nn.Sequential, head: nn.Linear, auxiliary: bool) -> nn.Module:
+    """Put the class head, and ATRR's auxiliary head if asked for, on a trunk."""
+    if not auxiliary:
+        return nn.Sequential(*trunk, head)
+    hidden = 256
+    confidence = nn.Sequential(
+        nn.Linear(head.in_features, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, 1)
+    )
+    return TwoHeads(trunk, head, confidence)
+
+
+def _check_outputs(num_outputs: int, auxiliary: bool) -> int:
+    """Columns left for the class head."""
+    columns = num_outputs - int(auxiliary)
+    if columns < 2:
+        raise ValueError(
+            f"num_outputs: expected at least two classes{' and the auxiliary column' * auxiliary}, "
+            f"got {num_outputs}"
+        )
+    return columns
+
+
+def _lenet(
+    channels: tuple[int, int],
+    hidden: int,
+    num_outputs: int,
+    in_channels: int,
+    image_size: int,
+    auxiliary: bool,
+) -> nn.Module:
+    columns = _check_outputs(num_outputs, auxiliary)
+    if image_size % 4:
+        raise ValueError(
+            f"image_size: expected a multiple of 4 (two poolings halve it), got {image_size}"
+        )
+    first, second = channels
+    features = second * (image_size // 4) ** 2
+    # Pooling before the ReLU gives the same values as after it, on a quarter of the pixels.
+    trunk = nn.Sequential(
+        nn.Conv2d(in_channels, first, 5, padding=2),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(first, second, 5, padding=2),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(features, hidden),
+        nn.ReLU(),
+    )
+    return _with_heads(trunk, nn.Linear(hidden, columns), auxiliary)
+
+
+@NETWORKS.register("lenet")
+def lenet(
+    *, num_outputs: int = 10, in_channels: int = 1, image_size: int = 28, auxiliary: bool = False
+) -> nn.Module:
+    """Build the paper's LeNet for MNIST: 32 and 64 channels, 1024 hidden units, 3.3 M weights."""
+    return _lenet((32, 64), 1024, num_outputs, in_channels, image_size, auxiliary)
+
+
+@NETWORKS.register("lenet-compact")
+def lenet_compact(
+    *, num_outputs: int = 10, in_channels: int = 1, image_size: int = 28, auxiliary: bool = False
+) -> nn.Module:
+    """Build a LeNet that trains on a CPU: 16 and 32 channels, 256 hidden units, 0.4 M weights."""
+    return _lenet((16, 32), 256, num_outputs, in_channels, image_size, auxiliary)
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut around them."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features `(N, outputs, H / stride, W / stride)`."""
+        return (self.residual(x) + self.shortcut(x)).relu()
+
+
+def _initialise(trunk: nn.Module, head: nn.Linear) -> None:
+    for module in trunk.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    # The published networks pass the gain of a ReLU where the slope of a leaky one is expected;
+    # it makes the last layer start smaller by a factor of sqrt(3).
+    nn.init.kaiming_normal_(head.weight, a=2**0.5)
+    nn.init.zeros_(head.bias)
+
+
+def _resnet20(base: int, num_outputs: int, in_channels: int, auxiliary: bool) -> nn.Module:
+    columns = _check_outputs(num_outputs, auxiliary)
+    layers: list[nn.Module] = [
+        nn.Conv2d(in_channels, base, 3, padding=1, bias=False),
+        nn.BatchNorm2d(base),
+        nn.ReLU(inplace=True),
+    ]
+    width = base
+    for stage in range(3):
+        for block in range(3):
+            stride = 2 if stage > 0 and block == 0 else 1
+            layers.append(ResidualBlock(width, base * 2**stage, stride))
+            width = base * 2**stage
+    trunk = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    head = nn.Linear(width, columns)
+    _initialise(trunk, head)
+    return _with_heads(trunk, head, auxiliary)
+
+
+@NETWORKS.register("resnet20")
+def resnet20(
+    *, num_outputs: int = 10, in_channels: int = 3, auxiliary: bool = False
+) -> nn.Module:
+    """Build the usual ResNet-20 for 32x32 images: 16, 32, 64 channels, 0.27 M weights."""
+    return _resnet20(16, num_outputs, in_channels, auxiliary)
+
+
+@NETWORKS.register("resnet20-wide")
+def resnet20_wide(
+    *, num_outputs: int = 10, in_channels: int = 3, auxiliary: bool = False
+) -> nn.Module:
+    """Build what the paper calls ResNet-20: 64, 128, 256 channels, 4.3 M weights."""
+    return _resnet20(64, num_outputs, in_channels, auxiliary)

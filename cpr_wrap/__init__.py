@@ -1,0 +1,65 @@
+"""What does it cost when your classifier may say "I don't know", and someone is attacking it?
+
+The public names are imported when they are first used: `import cpr_wrap` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cpr_wrap.calibration import Calibration, calibrate
+    from cpr_wrap.diagnose import input_gradient_report
+    from cpr_wrap.rules import (
+        AcceptAll,
+        Confidence,
+        Consistency,
+        CPRWrapper,
+        RectifiedConfidence,
+        RejectClass,
+    )
+    from cpr_wrap.selective import REJECT, RULES, Selection, SelectiveClassifier
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "cpr_wrap.calibration": ("Calibration", "calibrate"),
+    "cpr_wrap.diagnose": ("input_gradient_report",),
+    "cpr_wrap.rules": (
+        "AcceptAll",
+        "CPRWrapper",
+        "Confidence",
+        "Consistency",
+        "RectifiedConfidence",
+        "RejectClass",
+    ),
+    "cpr_wrap.selective": ("REJECT", "RULES", "Selection", "SelectiveClassifier"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "REJECT",
+    "RULES",
+    "AcceptAll",
+    "CPRWrapper",
+    "Calibration",
+    "Confidence",
+    "Consistency",
+    "RectifiedConfidence",
+    "RejectClass",
+    "Selection",
+    "SelectiveClassifier",
+    "calibrate",
+    "input_gradient_report",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'cpr_wrap' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,72 @@
+"""Counts what an evaluation costs: samples through a forward, samples through a backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(eq=False)
+class Passes:
+    """Sample-passes: one sample through one forward or one backward counts one."""
+
+    forwards: int = 0
+    backwards: int = 0
+
+    @property
+    def total(self) -> int:
+        """Forwards and backwards together."""
+        return self.forwards + self.backwards
+
+    def __add__(self, other: Passes) -> Passes:
+        return Passes(self.forwards + other.forwards, self.backwards + other.backwards)
+
+
+_active: list[Passes] = []
+
+
+@contextmanager
+def count_passes() -> Iterator[Passes]:
+    """Count the passes of every selective classifier used inside the block.
+
+    Example:
+        >>> with count_passes() as passes:
+        ...     pass
+        >>> passes.total
+        0
+    """
+    passes = Passes()
+    _active.append(passes)
+    try:
+        yield passes
+    finally:
+        _active.remove(passes)
+
+
+class _Tally(torch.autograd.Function):
+    """The identity at a network's input: its backward runs once for each backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]  # noqa: ARG004
+        for passes in _active:
+            passes.backwards += len(gradient)
+        return gradient
+
+
+def tally(x: Tensor) -> Tensor:
+    """Note that `x` `(N, ...)` enters a network; returns it, unchanged in value."""
+    if not _active:
+        return x
+    for passes in _active:
+        passes.forwards += len(x)
+    counted: Tensor = _Tally.apply(x) if x.requires_grad else x  # type: ignore[no-untyped-call]
+    return counted

@@ -1,0 +1,79 @@
+"""Randomness without state: numbers are a function of their key.
+
+A random start must depend on (seed, image, attack, target, restart) and on nothing else, not on
+the batch it happened to be in and not on what was drawn before. So we hash the key with integer
+tensor operations (the SplitMix64 finaliser), on whatever device the key is on.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
+_MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
+
+
+def _shift_right(value: Tensor, bits: int) -> Tensor:
+    """Logical shift of signed 64-bit integers (torch's `>>` repeats the sign bit)."""
+    return (value >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(value: Tensor) -> Tensor:
+    value = (value ^ _shift_right(value, 30)) * _MIX_1
+    value = (value ^ _shift_right(value, 27)) * _MIX_2
+    return value ^ _shift_right(value, 31)
+
+
+def keys(seed: int, *parts: int | Tensor) -> Tensor:
+    """Hash a seed and any number of integers into keys.
+
+    Args:
+        seed: The run's seed.
+        *parts: Integers or integer tensors that broadcast together, e.g. image indices `(N,)`.
+
+    Returns:
+        Keys, int64, of the broadcast shape of the parts.
+    """
+    device = next((p.device for p in parts if isinstance(p, Tensor)), torch.device("cpu"))
+    key = torch.full((), seed, dtype=torch.int64, device=device)
+    for part in parts:
+        number = part.long() if isinstance(part, Tensor) else part
+        key = _mix(_mix(key + _GOLDEN) ^ (number * _MIX_1 + _GOLDEN))
+    return _mix(key + _GOLDEN)
+
+
+def uniform(key: Tensor, count: int) -> Tensor:
+    """Numbers in [0, 1) for each key.
+
+    Args:
+        key: Keys `(N,)`.
+        count: How many numbers a key gives.
+
+    Returns:
+        Float64 `(N, count)` (float32 on devices that have no float64).
+    """
+    counter = torch.arange(1, count + 1, dtype=torch.int64, device=key.device)
+    bits = _mix(key[:, None] + counter * _GOLDEN)
+    dtype, kept = (torch.float32, 24) if key.device.type == "mps" else (torch.float64, 53)
+    return _shift_right(bits, 64 - kept).to(dtype) * 2.0**-kept
+
+
+def normal(key: Tensor, count: int) -> Tensor:
+    """Standard normal numbers for each key, by Box and Muller's transform.
+
+    Args:
+        key: Keys `(N,)`.
+        count: How many numbers a key gives.
+
+    Returns:
+        Floats `(N, count)`.
+    """
+    half = (count + 1) // 2
+    u, angle = uniform(key, 2 * half).split(half, dim=1)
+    length = (-2 * (1 - u).log()).sqrt()
+    angle = 2 * math.pi * angle
+    return torch.cat([length * angle.cos(), length * angle.sin()], dim=1)[:, :count]

@@ -1,0 +1,168 @@
+"""What an adversary wants large, as short functions of what the network said.
+
+An objective never calls the network: a rejection rule makes a `View` of a point once, and every
+objective, and the verdict on that point, is read off it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+# The paper's temperature of the smooth maximum.
+TEMPERATURE = 100.0
+
+
+class View(NamedTuple):
+    """All that the network said about points z.
+
+    Attributes:
+        outputs: Outputs at z `(N, k + extra)`, with graph.
+        shadow: Outputs at T(z) `(N, k + extra)`, with graph by the straight-through estimate, or
+            None where nobody asked for them.
+        accepted: The rule's verdict `(N,)`, or None where it would have cost extra passes.
+        num_classes: k, the number of class columns.
+    """
+
+    outputs: Tensor
+    shadow: Tensor | None
+    accepted: Tensor | None
+    num_classes: int
+
+    @property
+    def logits(self) -> Tensor:
+        """Class logits at z `(N, k)`."""
+        return self.outputs[:, : self.num_classes]
+
+    @property
+    def shadow_logits(self) -> Tensor:
+        """Class logits at T(z) `(N, k)`."""
+        if self.shadow is None:
+            raise RuntimeError("this objective reads T(z); declare it with shadow=True")
+        return self.shadow[:, : self.num_classes]
+
+    @property
+    def predicted(self) -> Tensor:
+        """Predicted classes at z `(N,)`."""
+        return self.logits.argmax(dim=1)
+
+
+class Goal(enum.Enum):
+    """What counts as a success of an attack."""
+
+    REJECTED = "rejected"
+    ACCEPTED_MISTAKE = "accepted mistake"
+
+    def reached(self, predicted: Tensor, accepted: Tensor, y: Tensor) -> Tensor:
+        """Tell for each row whether the goal is met.
+
+        Args:
+            predicted: Classes `(N,)`.
+            accepted: Verdicts `(N,)`.
+            y: True classes `(N,)`.
+
+        Returns:
+            Booleans `(N,)`.
+        """
+        if self is Goal.REJECTED:
+            return ~accepted
+        return accepted & (predicted != y)
+
+
+class Targets(enum.Enum):
+    """Which classes an objective is run for, one run each."""
+
+    NONE = "none"
+    OTHERS = "every class but the true one"
+    ALL = "every class"
+
+
+Terms = Callable[[View, Tensor, Tensor], tuple[Tensor, ...]]
+Combine = Literal["sum", "orthogonal"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """A function to be made large.
+
+    Attributes:
+        name: The paper's acronym where it has one.
+        terms: Gives, from a view, true classes `(N,)` and target classes `(N,)`, the terms
+            `(N,)` whose sum is the objective.
+        targets: The classes it is run for.
+        shadow: Whether it reads the outputs at T(z).
+        combine: Climb the `sum` of the terms, or step on the smaller of two terms along its
+            gradient made `orthogonal` to the other's.
+    """
+
+    name: str
+    terms: Terms
+    targets: Targets = Targets.NONE
+    shadow: bool = False
+    combine: Combine = "sum"
+
+    def value(self, view: View, y: Tensor, target: Tensor) -> Tensor:
+        """Sum of the terms `(N,)`."""
+        return torch.stack(self.terms(view, y, target)).sum(dim=0)
+
+
+def objective(
+    name: str,
+    *,
+    targets: Targets = Targets.NONE,
+    shadow: bool = False,
+    combine: Combine = "sum",
+) -> Callable[[Terms], Objective]:
+    """Make an `Objective` of a function of (view, y, target)."""
+
+    def make(terms: Terms) -> Objective:
+        return Objective(name=name, terms=terms, targets=targets, shadow=shadow, combine=combine)
+
+    return make
+
+
+def log_prob(logits: Tensor, target: Tensor) -> Tensor:
+    """Log-probability of the target class, `(N, k)` and `(N,)` to `(N,)`."""
+    return logits.log_softmax(dim=1).gather(1, target[:, None]).squeeze(1)
+
+
+def doubt(logits: Tensor, temperature: float = TEMPERATURE) -> Tensor:
+    """-log of the largest probability, with a smooth maximum, `(N, k)` to `(N,)`."""
+    return logits.logsumexp(dim=1) - (temperature * logits).logsumexp(dim=1) / temperature
+
+
+def margin(logits: Tensor, label: Tensor) -> Tensor:
+    """How far a class leads the best other one, `(N, k)` and `(N,)` to `(N,)`."""
+    own = logits.gather(1, label[:, None]).squeeze(1)
+    rival = logits.scatter(1, label[:, None], -torch.inf).amax(dim=1)
+    return own - rival
+
+
+@objective("LCIA")
+def low_confidence(view: View, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG001
+    """Make the network unsure at z."""
+    return (doubt(view.logits),)
+
+
+@objective("HCMOA", targets=Targets.OTHERS)
+def confident_mistake(view: View, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG001
+    """Make the network sure of the target class at z."""
+    return (log_prob(view.logits, target),)
+
+
+@objective("PMOA", targets=Targets.OTHERS)
+def probability_margin(view: View, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    """Lift the target's probability above the true class's (a margin that cannot run away)."""
+    probs = view.logits.softmax(dim=1)
+    return ((probs.gather(1, target[:, None]) - probs.gather(1, y[:, None])).squeeze(1),)
+
+
+@objective("MARGIN")
+def lost_margin(view: View, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG001
+    """Make the true class trail the best other one: the way to the network's own boundary."""
+    return (-margin(view.logits, y),)

@@ -1,0 +1,15 @@
+"""Rejection rules, one file each: the rule and the objectives that adapt to it."""
+
+from cpr_wrap.rules.atrr import RectifiedConfidence
+from cpr_wrap.rules.confidence import AcceptAll, Confidence
+from cpr_wrap.rules.cpr import Consistency, CPRWrapper
+from cpr_wrap.rules.rcd import RejectClass
+
+__all__ = [
+    "AcceptAll",
+    "CPRWrapper",
+    "Confidence",
+    "Consistency",
+    "RectifiedConfidence",
+    "RejectClass",
+]

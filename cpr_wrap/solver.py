@@ -1,0 +1,190 @@
+"""Projected gradient ascent, the only one of the library: T(x), attacks and training use it.
+
+`Climb` holds rows on their way up and takes one step at a time, so that an engine can look at the
+rows and exchange them between steps. `ascend` is the plain loop over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from cpr_wrap._checks import check_positive
+from cpr_wrap.geometry import ball, per_row, spread
+
+Keep = Literal["last", "best"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PGD:
+    """How to climb.
+
+    Attributes:
+        steps: Number of steps.
+        step_size: Length of a step in pixel units.
+        momentum: Share of the running mean of directions that is kept, 0 for none. The mean is
+            not renormalised: with 0.9 the first step has a tenth of `step_size`.
+        norm: `Linf` (sign steps) or `L2` (steps along the gradient).
+        keep: What to return: the `last` point, or the `best` by value among all visited.
+        backtrack: If given, a step that lowers the value is not taken, and that row's step size is
+            divided by this factor.
+    """
+
+    steps: int
+    step_size: float
+    momentum: float = 0.0
+    norm: str = "Linf"
+    keep: Keep = "last"
+    backtrack: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps: expected at least 1, got {self.steps}")
+        check_positive(self.step_size, "step_size")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum: expected a number in [0, 1), got {self.momentum}")
+        if self.keep not in ("last", "best"):
+            raise ValueError(f"keep: expected 'last' or 'best', got {self.keep!r}")
+        if self.backtrack is not None and self.backtrack <= 1:
+            raise ValueError(f"backtrack: expected a factor above 1, got {self.backtrack}")
+        ball(self.norm)
+
+
+class Climb:
+    """Rows of projected gradient ascent.
+
+    Attributes:
+        z: Where the rows stand `(N, ...)`.
+        best: The best point of each row so far by value `(N, ...)`.
+        best_value: Its value `(N,)`, minus infinity before the first step.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        radius: float | Tensor,
+        pgd: PGD,
+        *,
+        start: Tensor | None = None,
+        step_size: Tensor | None = None,
+    ) -> None:
+        """Put rows at their starts.
+
+        Args:
+            x: Centres of the balls `(N, ...)`.
+            radius: Radius of the balls, one or `(N,)`.
+            pgd: How to climb.
+            start: First points `(N, ...)`, projected into the balls; `x` itself if left out.
+            step_size: Step sizes `(N,)` that replace `pgd.step_size`.
+        """
+        self.pgd = pgd
+        self.ball = ball(pgd.norm)
+        self.x = x.detach()
+        rows = torch.ones(len(x), dtype=x.dtype, device=x.device)
+        self.radius = radius.to(x.dtype) if isinstance(radius, Tensor) else rows * radius
+        self.step_size = rows * (pgd.step_size if step_size is None else step_size)
+        self.z = self.x if start is None else self.ball.project(start, self.x, self.radius)
+        self.velocity = torch.zeros_like(self.x) if pgd.momentum else None
+        self.best = self.z
+        self.best_value = rows * -torch.inf
+        # Where backtracking returns to: the last accepted point with its value and gradient.
+        self._anchor: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def observe(self, value: Tensor) -> None:
+        """Remember the points that are better than all before; `value` is `(N,)`."""
+        better = value > self.best_value
+        self.best_value = torch.where(better, value, self.best_value)
+        self.best = torch.where(spread(better, self.z), self.z, self.best)
+
+    def step(self, value: Tensor, gradient: Tensor) -> None:
+        """Move every row once.
+
+        Args:
+            value: The objective at `z` `(N,)`.
+            gradient: Its gradient at `z` `(N, ...)`.
+        """
+        if self.pgd.keep == "best":
+            self.observe(value)
+        base = self.z
+        if self.pgd.backtrack is not None:
+            base, gradient = self._backtrack(value, gradient, self.pgd.backtrack)
+        move = self.ball.direction(gradient)
+        if self.velocity is not None:
+            mu = self.pgd.momentum
+            self.velocity = move = mu * self.velocity + (1 - mu) * move
+        self.z = self.ball.project(base + per_row(self.step_size, base) * move, self.x, self.radius)
+
+    def _backtrack(self, value: Tensor, gradient: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+        """Send rows whose last step lowered the value back, with a smaller step."""
+        base = self.z
+        if self._anchor is not None:
+            old, old_value, old_gradient = self._anchor
+            worse = value < old_value
+            self.step_size = torch.where(worse, self.step_size / factor, self.step_size)
+            back = spread(worse, base)
+            base = torch.where(back, old, base)
+            gradient = torch.where(back, old_gradient, gradient)
+            value = torch.where(worse, old_value, value)
+        self._anchor = (base, value, gradient)
+        return base, gradient
+
+
+def ascend(
+    value: Callable[[Tensor], Tensor],
+    x: Tensor,
+    radius: float | Tensor,
+    pgd: PGD,
+    *,
+    start: Tensor | None = None,
+) -> Tensor:
+    """Make a function large inside balls.
+
+    Args:
+        value: Differentiable function of points `(N, ...)` that gives `(N,)`, each row depending
+            on its own point alone.
+        x: Centres of the balls `(N, ...)`. Where the caller has evaluated `value` at `x` already,
+            it passes an `x` that requires a gradient: `value` is then called with that very
+            tensor first, and its graph is left intact.
+        radius: Radius of the balls, one or `(N,)`.
+        pgd: How to climb.
+        start: First points `(N, ...)`; `x` itself if left out.
+
+    Returns:
+        Points `(N, ...)` without graph.
+    """
+    climb = Climb(x, radius, pgd, start=start)
+    shared = x if start is None and x.requires_grad else None
+    with torch.enable_grad():
+        for _ in range(pgd.steps):
+            point = climb.z.detach().requires_grad_() if shared is None else shared
+            now = value(point)
+            (gradient,) = torch.autograd.grad(now.sum(), point, retain_graph=shared is not None)
+            shared = None
+            climb.step(now.detach(), gradient)
+    if pgd.keep == "last":
+        return climb.z
+    with torch.no_grad():
+        climb.observe(value(climb.z))
+    return climb.best
+
+
+@contextmanager
+def frozen(network: nn.Module) -> Iterator[None]:
+    """Let a network's parameters ask for no gradient inside the block.
+
+    An input gradient does not need it for its own sake; graphs get smaller, and code inside that
+    calls `.backward()` by mistake leaves no trace in the parameters.
+    """
+    asking = [p for p in network.parameters() if p.requires_grad]
+    for parameter in asking:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in asking:
+            parameter.requires_grad_(True)

@@ -1,0 +1,171 @@
+"""Figures of plain selective classification: accuracy with rejection, risk and coverage."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from cpr_wrap.metrics.records import REJECTED, Records
+
+
+def rejection_rate(predicted: Tensor) -> float:
+    """Share of answers `(N,)` that are rejections (-1)."""
+    _check_pairs(predicted, predicted)
+    return float((predicted == REJECTED).double().mean())
+
+
+def accuracy_with_rejection(predicted: Tensor, label: Tensor) -> float:
+    """Share of accepted inputs that are classified correctly.
+
+    Args:
+        predicted: Answers `(N,)`, -1 where rejected.
+        label: True labels `(N,)`.
+
+    Returns:
+        The accuracy; NaN where every input is rejected, since there is none then.
+    """
+    _check_pairs(predicted, label)
+    accepted = predicted != REJECTED
+    return float((predicted == label)[accepted].double().mean())
+
+
+def f1_like(predicted: Tensor, label: Tensor) -> float:
+    """Harmonic mean of accuracy with rejection and the share of accepted inputs.
+
+    Args:
+        predicted: Answers `(N,)`, -1 where rejected.
+        label: True labels `(N,)`.
+
+    Returns:
+        The mean; 0 where every input is rejected.
+    """
+    coverage = 1 - rejection_rate(predicted)
+    accuracy = accuracy_with_rejection(predicted, label)
+    if math.isnan(accuracy) or accuracy + coverage == 0:
+        return 0.0
+    return 2 * accuracy * coverage / (accuracy + coverage)
+
+
+def robust_accuracy_with_detection(records: Records) -> float:
+    """Share of images answered correctly when clean and never accepted with a mistake."""
+    if len(records) == 0:
+        raise ValueError("expected records of at least one image, got none")
+    error = (records.clean_label != records.label) | records.outer_broken
+    return 1 - float(error.double().mean())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanMetrics:
+    """The paper's traditional metrics of one evaluation.
+
+    Attributes:
+        accuracy_with_rejection: Accuracy among accepted clean inputs; NaN if none is accepted.
+        rejection_rate: Share of clean inputs rejected.
+        f1_like: Harmonic mean of that accuracy and the share accepted.
+        robust_accuracy_with_detection: Share correct when clean and never accepted with a mistake.
+    """
+
+    accuracy_with_rejection: float
+    rejection_rate: float
+    f1_like: float
+    robust_accuracy_with_detection: float
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Plain values, None in place of NaN, which JSON lacks."""
+        return {k: None if math.isnan(v) else v for k, v in asdict(self).items()}
+
+
+def clean_metrics(records: Records) -> CleanMetrics:
+    """Compute the traditional metrics from records."""
+    return CleanMetrics(
+        robust_accuracy_with_detection=robust_accuracy_with_detection(records),
+        accuracy_with_rejection=accuracy_with_rejection(records.clean_label, records.label),
+        rejection_rate=rejection_rate(records.clean_label),
+        f1_like=f1_like(records.clean_label, records.label),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RiskCoverage:
+    """What each threshold on a score would accept, and how wrong that is.
+
+    There is one entry for each different score, since a threshold accepts all inputs with the same
+    score or none of them. Scores fall and coverages rise along the entries `(M,)`.
+
+    Attributes:
+        thresholds: The different scores.
+        coverages: Share of inputs with at least that score.
+        selective_risks: Share of mistakes among them.
+        generalised_risks: Share of inputs that are accepted mistakes.
+    """
+
+    thresholds: Tensor
+    coverages: Tensor
+    selective_risks: Tensor
+    generalised_risks: Tensor
+
+    @property
+    def aurc(self) -> float:
+        """Area under selective risk over coverage.
+
+        Entries are joined by lines; below the smallest coverage the risk stays what it is there.
+        """
+        return _area(self.coverages, self.selective_risks, float(self.selective_risks[0]))
+
+    @property
+    def augrc(self) -> float:
+        """Area under generalised risk over coverage (Traub et al., 2024).
+
+        Entries and the origin are joined by lines. It is the mean risk of an accepted mistake over
+        working points, and equals (1 - AUROC) · acc · (1 - acc) + (1 - acc)² / 2, where AUROC says
+        how well the score separates mistakes.
+        """
+        return _area(self.coverages, self.generalised_risks, 0.0)
+
+
+def risk_coverage(scores: Tensor, correct: Tensor) -> RiskCoverage:
+    """Sweep the threshold of a score that is larger where the model is surer.
+
+    Under attack, give each image's score and correctness at its adversarial point: the same
+    figures then describe what thresholds would do against that attack.
+
+    Args:
+        scores: Scores `(N,)`, not NaN; ties are one threshold.
+        correct: Is the answer right, rejection aside? `(N,)`, bool.
+
+    Returns:
+        The curve, in float64 on the CPU.
+    """
+    _check_pairs(scores, correct)
+    if correct.dtype != torch.bool:
+        raise TypeError(f"correct: expected torch.bool, got {correct.dtype}")
+    if bool(scores.isnan().any()):
+        raise ValueError("scores: expected numbers, got NaN")
+    ranked, order = scores.detach().cpu().double().sort(descending=True)
+    mistakes = (~correct.cpu()[order]).double().cumsum(dim=0)
+    # A tied group is accepted as a whole: only its last member makes an entry.
+    last = torch.cat([ranked[1:] != ranked[:-1], torch.ones(1, dtype=torch.bool)])
+    accepted = torch.arange(1, len(ranked) + 1, dtype=torch.float64)[last]
+    return RiskCoverage(
+        thresholds=ranked[last],
+        coverages=accepted / len(ranked),
+        selective_risks=mistakes[last] / accepted,
+        generalised_risks=mistakes[last] / len(ranked),
+    )
+
+
+def _area(coverages: Tensor, risks: Tensor, at_zero: float) -> float:
+    x = torch.cat([coverages.new_zeros(1), coverages])
+    y = torch.cat([risks.new_full((1,), at_zero), risks])
+    return float(torch.trapezoid(y, x))
+
+
+def _check_pairs(one: Tensor, other: Tensor) -> None:
+    if one.dim() != 1 or len(one) == 0 or one.shape != other.shape:
+        raise ValueError(
+            "expected two columns (N,) of at least one entry, "
+            f"got shapes {tuple(one.shape)} and {tuple(other.shape)}"
+        )

@@ -1,0 +1,263 @@
+"""Rejection losses: what it costs to reject an input at distance r from a clean one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor
+
+_SLACK = 1e-9  # rounding of a loss computed in float64
+
+
+@runtime_checkable
+class RejectionLoss(Protocol):
+    """A non-increasing function of the distance with values in [0, 1]."""
+
+    @property
+    def name(self) -> str:
+        """Short name for tables; `parse_loss` reads those of the library's own losses."""
+
+    def __call__(self, radius: Tensor, eps: float) -> Tensor:
+        """Losses of rejecting inputs at some distances, in the shape of `radius`."""
+
+
+LossLike: TypeAlias = "RejectionLoss | str | Callable[[Tensor], Tensor | float]"
+"""A loss, its name, or any function of the distance alone, of tensors or of numbers."""
+
+ImageLoss: TypeAlias = "Callable[[Tensor, Tensor], Tensor | float]"
+"""A loss l(r, index) of distances and data-set indices, of tensors or of numbers."""
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """Full loss up to alpha0 · eps, none beyond.
+
+    Attributes:
+        alpha0: Fraction of eps, in [0, 1].
+    """
+
+    alpha0: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha0 <= 1:
+            raise ValueError(f"alpha0: expected a fraction of eps in [0, 1], got {self.alpha0}")
+
+    @property
+    def name(self) -> str:
+        """`step:` and alpha0."""
+        return f"step:{_short(self.alpha0)}"
+
+    def __call__(self, radius: Tensor, eps: float) -> Tensor:
+        """1 where `radius` is at most alpha0 · eps, else 0."""
+        return (radius <= self.alpha0 * eps).to(radius.dtype)
+
+
+@dataclass(frozen=True)
+class RampLoss:
+    """(1 - r / eps) ** t, and 0 beyond eps.
+
+    Attributes:
+        t: Exponent, at least 0; larger ones forgive rejection sooner.
+    """
+
+    t: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.t) and self.t >= 0):
+            raise ValueError(f"t: expected a finite exponent of at least 0, got {self.t}")
+
+    @property
+    def name(self) -> str:
+        """`ramp:` and t."""
+        return f"ramp:{_short(self.t)}"
+
+    def __call__(self, radius: Tensor, eps: float) -> Tensor:
+        """Fall from 1 at distance 0 to 0 at eps."""
+        rest = 1 - radius / eps
+        # 0 ** 0 is 1, as the paper's formula has it at r = eps; beyond eps there is no loss.
+        return torch.where(rest >= 0, rest.abs() ** self.t, torch.zeros_like(rest))
+
+
+@dataclass(frozen=True)
+class TableLoss:
+    """A loss given by a few points (fraction of eps, loss).
+
+    Attributes:
+        points: Fractions that rise within [0, 1], with losses that do not.
+        between: `linear` joins the points by lines and keeps the first and the last loss outside
+            them. `steps` reads them as a price list: the loss of a point holds from the point
+            before up to and including it, and beyond the last there is none.
+    """
+
+    points: tuple[tuple[float, float], ...]
+    between: Literal["linear", "steps"] = "linear"
+
+    def __post_init__(self) -> None:
+        if self.between not in ("linear", "steps"):
+            raise ValueError(f"between: expected 'linear' or 'steps', got {self.between!r}")
+        if not self.points:
+            raise ValueError("points: expected at least one (fraction of eps, loss), got none")
+        alphas = [alpha for alpha, _ in self.points]
+        losses = [loss for _, loss in self.points]
+        if not all(0 <= alpha <= 1 for alpha in alphas) or alphas != sorted(set(alphas)):
+            raise ValueError(f"points: expected fractions of eps that rise in [0, 1], got {alphas}")
+        if not all(0 <= loss <= 1 for loss in losses) or losses != sorted(losses, reverse=True):
+            raise ValueError(f"points: expected losses in [0, 1] that never rise, got {losses}")
+
+    @property
+    def name(self) -> str:
+        """`table:` or `prices:` and the points."""
+        kind = "table" if self.between == "linear" else "prices"
+        return f"{kind}:" + ",".join(f"{_short(a)}={_short(loss)}" for a, loss in self.points)
+
+    def __call__(self, radius: Tensor, eps: float) -> Tensor:
+        """Look the losses up."""
+        columns = torch.tensor(self.points, dtype=radius.dtype, device=radius.device)
+        alphas, losses = columns[:, 0].contiguous() * eps, columns[:, 1]
+        if self.between == "linear":
+            return interpolate(radius, alphas, losses)
+        free = torch.cat([losses, losses.new_zeros(1)])
+        return free[torch.searchsorted(alphas, radius.contiguous())]
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """A function of the distance alone, made a `RejectionLoss`."""
+
+    function: Callable[[Tensor], Tensor | float]
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def __call__(self, radius: Tensor, eps: float) -> Tensor:  # noqa: ARG002 - the protocol's
+        return evaluate(self.function, radius)
+
+
+PAPER_LOSSES: tuple[RejectionLoss, ...] = (
+    *(StepLoss(alpha0) for alpha0 in (0.0, 0.01, 0.05, 0.1, 0.15, 0.2)),
+    *(RampLoss(t) for t in (1, 2, 3, 4)),
+)
+
+
+def _short(number: float) -> str:
+    """The shortest text that reads back as the same number."""
+    text = f"{number:g}"
+    return text if float(text) == number else repr(float(number))
+
+
+def interpolate(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
+    """Linear interpolation, constant outside the knots.
+
+    Args:
+        x: Where to evaluate, any shape.
+        knots: Rising positions `(M,)`.
+        values: Values there `(M,)`.
+
+    Returns:
+        Values in the shape of `x`.
+    """
+    if len(knots) == 1:
+        return values.expand(x.shape).clone()
+    right = torch.searchsorted(knots, x.contiguous()).clamp(1, len(knots) - 1)
+    left = right - 1
+    share = ((x - knots[left]) / (knots[right] - knots[left])).clamp(0, 1)
+    return values[left] + share * (values[right] - values[left])
+
+
+def evaluate(function: Callable[..., Tensor | float], *columns: Tensor) -> Tensor:
+    """Call a user's function on whole columns, or row by row where it only knows numbers.
+
+    Args:
+        function: Takes as many tensors, or numbers, as there are columns.
+        columns: Arguments `(N,)` each.
+
+    Returns:
+        Results `(N,)`, float64.
+    """
+    shape = columns[0].shape
+    try:
+        result = torch.as_tensor(function(*columns), dtype=torch.float64)
+        if result.shape in (shape, torch.Size([])):
+            return result.expand(shape)
+    except (TypeError, ValueError, RuntimeError):
+        pass  # e.g. math.exp or an `if` on the distance; a true mistake shows again below
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return torch.tensor([float(function(*row)) for row in rows], dtype=torch.float64)
+
+
+def as_loss(loss: LossLike) -> RejectionLoss:
+    """Accept a loss, its name such as `step:0.05`, or a function of the distance alone."""
+    if isinstance(loss, str):
+        return parse_loss(loss)
+    if isinstance(loss, RejectionLoss):
+        return loss
+    if callable(loss):
+        return _Plain(loss)
+    raise TypeError(
+        "expected a rejection loss, its name such as 'step:0.05', or a function of the distance, "
+        f"got {type(loss).__name__}"
+    )
+
+
+def parse_loss(text: str) -> RejectionLoss:
+    """Read a loss from text.
+
+    Args:
+        text: `step:0.05`, `ramp:2`, or points as in `table:0=1,0.5=0.2` (joined by lines) and
+            `prices:0.1=1,0.5=0.2` (steps).
+    """
+    kind, _, rest = text.partition(":")
+    try:
+        if kind == "step":
+            return StepLoss(float(rest))
+        if kind == "ramp":
+            return RampLoss(float(rest))
+        if kind in ("table", "prices"):
+            pairs = [pair.split("=") for pair in rest.split(",")]
+            points = tuple((float(alpha), float(loss)) for alpha, loss in pairs)
+            return TableLoss(points, "linear" if kind == "table" else "steps")
+    except ValueError as error:
+        raise ValueError(f"cannot read the rejection loss {text!r}: {error}") from error
+    raise LookupError(
+        f"unknown rejection loss {text!r}; expected step:ALPHA, ramp:T, "
+        "table:ALPHA=LOSS,... or prices:ALPHA=LOSS,..."
+    )
+
+
+def check_loss(loss: RejectionLoss, eps: float, points: int = 1001) -> None:
+    """Refuse a loss that leaves [0, 1] or rises somewhere on a grid over [0, eps]."""
+    grid = torch.linspace(0, eps, points, dtype=torch.float64)
+    check_values(grid, loss(grid, eps), loss.name)
+
+
+def check_values(radii: Tensor, losses: Tensor, name: str) -> None:
+    """Refuse losses outside [0, 1], or that rise with the radius.
+
+    Args:
+        radii: Distances that do not fall along the last dimension.
+        losses: The losses there, in a shape that broadcasts with `radii`.
+        name: What to call the loss in the message.
+    """
+    radii = radii.expand(losses.shape)
+    # Written so that NaN is refused as well.
+    outside = ~((losses >= -_SLACK) & (losses <= 1 + _SLACK))
+    if bool(outside.any()):
+        where = tuple(outside.nonzero()[0].tolist())
+        raise ValueError(
+            f"rejection loss {name}: expected values in [0, 1], got {losses[where]:g} at distance "
+            f"{radii[where]:g}; divide by the cost of a mistake"
+        )
+    rises = losses.diff(dim=-1) > _SLACK
+    if bool(rises.any()):
+        where = tuple(rises.nonzero()[0].tolist())
+        after = (*where[:-1], where[-1] + 1)
+        raise ValueError(
+            f"rejection loss {name}: expected a function that never rises, got {losses[where]:g} "
+            f"at distance {radii[where]:g} and {losses[after]:g} at {radii[after]:g}; rejecting a "
+            "larger perturbation must not cost more"
+        )

@@ -1,0 +1,314 @@
+"""What an evaluation found, one row an image; every figure of the library is computed from it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cpr_wrap._checks import check_positive
+
+CLEAN = "clean"  # the name under which a clean input's own answer is recorded
+REJECTED = -1  # the label of a rejected input
+
+_DTYPES = {
+    "index": torch.int64,
+    "label": torch.int64,
+    "clean_label": torch.int64,
+    "outer_broken": torch.bool,
+    "outer_distance": torch.float64,
+    "rejected_radius": torch.float64,
+    "boundary_distance": torch.float64,
+    "depth": torch.float64,
+    "base_label": torch.int64,
+}
+_OPTIONAL = ("boundary_distance", "depth", "base_label")
+_NAMES = ("outer_by", "rejected_by")
+_COLUMNS = (*_DTYPES, *_NAMES)
+
+
+def rounding(eps: float) -> float:
+    """How far above a radius a measured distance may lie and still count as inside it.
+
+    One spacing of float32 numbers at 1, times eps where eps is larger. A pixel x + r stored in
+    float32 is off by at most a quarter of it, r itself by another quarter, and a difference taken
+    in float32 by a last quarter. Distances in L2 over very many pixels gather more than that:
+    record points that were projected a little inside their ball.
+    """
+    return float(2.0**-23 * max(1.0, eps))
+
+
+def inward(distance: Tensor, eps: float) -> Tensor:
+    """Distances less the rounding allowance, which are what all figures compare and price.
+
+    Every comparison then goes by one rule, in favour of the adversary: a point recorded a hair
+    outside the radius it was meant for counts inside it. A positive distance stays positive, since
+    only the clean input is at 0.
+
+    Args:
+        distance: Distances, any shape, infinite ones included.
+        eps: Adversarial budget.
+
+    Returns:
+        Distances in the same shape.
+    """
+    tiny = torch.full_like(distance, torch.finfo(distance.dtype).tiny)
+    return torch.where(distance > 0, torch.maximum(distance - rounding(eps), tiny), distance)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Records:
+    """Per-image findings of one evaluation, as columns on the CPU.
+
+    They are checked when made: a record that contradicts itself is refused.
+
+    Attributes:
+        index: The image's number in its data set `(N,)`, int64, no number twice.
+        label: True labels `(N,)`, int64.
+        clean_label: Answers to the clean inputs `(N,)`, int64, -1 where rejected.
+        outer_broken: Was an accepted mistake found within eps? `(N,)`, bool.
+        outer_distance: Distance of the nearest accepted mistake found `(N,)`, float64; 0 where the
+            clean input is one, infinite where none was found.
+        outer_by: Name of what found it, `""` where nothing did.
+        rejected_radius: Smallest distance at which a rejected input was found `(N,)`, float64; 0
+            where the clean input is rejected, infinite where none was found.
+        rejected_by: Name of what found it, `""` where nothing did.
+        boundary_distance: Distance to the base network's decision boundary as far as found
+            `(N,)`, float64, infinite where none was found; None where not measured.
+        depth: How far from that boundary, on its other side, a mistake within eps was found
+            `(N,)`, float64, 0 where none was found; None where not measured.
+        base_label: The base network's own answers to the clean inputs `(N,)`, int64; None where
+            not recorded.
+        eps: Adversarial budget, in pixel units.
+        norm: The norm of all distances, e.g. `Linf`.
+    """
+
+    index: Tensor
+    label: Tensor
+    clean_label: Tensor
+    outer_broken: Tensor
+    outer_distance: Tensor
+    outer_by: tuple[str, ...]
+    rejected_radius: Tensor
+    rejected_by: tuple[str, ...]
+    eps: float
+    norm: str
+    boundary_distance: Tensor | None = None
+    depth: Tensor | None = None
+    base_label: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(self.eps, "eps")
+        for name in _DTYPES:
+            self._check_column(name)
+        for name in _NAMES:
+            self._check_names(name)
+        self._check_values()
+        self._check_agreement()
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Records):
+            return NotImplemented
+        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"Records({len(self)} images, {self.norm} eps={self.eps:g}: "
+            f"{int(self.outer_broken.sum())} with an accepted mistake, "
+            f"{int(self.rejected_radius.isfinite().sum())} made to be rejected, "
+            f"{int((self.clean_label == REJECTED).sum())} of them clean)"
+        )
+
+    def _check_column(self, name: str) -> None:
+        column = getattr(self, name)
+        if column is None and name in _OPTIONAL:
+            return
+        if not isinstance(column, Tensor):
+            raise TypeError(f"{name}: expected a torch.Tensor, got {type(column).__name__}")
+        if column.dtype != _DTYPES[name]:
+            raise TypeError(f"{name}: expected {_DTYPES[name]}, got {column.dtype}")
+        if column.device.type != "cpu":
+            raise ValueError(f"{name}: expected a tensor on the CPU, got {column.device}")
+        if column.dim() != 1 or len(column) != len(self.index):
+            raise ValueError(
+                f"{name}: expected one entry for each of the {len(self.index)} images, "
+                f"got shape {tuple(column.shape)}"
+            )
+
+    def _check_names(self, name: str) -> None:
+        names = getattr(self, name)
+        if not isinstance(names, tuple) or not all(isinstance(entry, str) for entry in names):
+            raise TypeError(f"{name}: expected a tuple of strings, got {names!r:.60}")
+        if len(names) != len(self):
+            raise ValueError(
+                f"{name}: expected one entry for each of the {len(self)} images, got {len(names)}"
+            )
+
+    def _check_values(self) -> None:
+        if len(self.index.unique()) != len(self):
+            raise ValueError(
+                "index: expected every image once, got some twice; "
+                "merge shards that cover different images"
+            )
+        self._refuse(self.label < 0, "label: expected a class number of at least 0")
+        self._refuse(self.clean_label < REJECTED, "clean_label: expected a class number or -1")
+        if self.base_label is not None:
+            self._refuse(self.base_label < 0, "base_label: expected a class number of at least 0")
+        for name in ("outer_distance", "rejected_radius", "boundary_distance", "depth"):
+            column = getattr(self, name)
+            if column is not None:
+                # Written so that NaN is refused as well.
+                self._refuse(~(column >= 0), f"{name}: expected a distance of at least 0, not NaN")
+        limit = self.eps + rounding(self.eps)
+        for name in ("outer_distance", "rejected_radius"):
+            column = getattr(self, name)
+            outside = column.isfinite() & (column > limit)
+            self._refuse(
+                outside, f"{name}: expected a point within eps={self.eps:g}, or inf for none"
+            )
+
+    def _check_agreement(self) -> None:
+        found = self.outer_distance.isfinite()
+        self._refuse(
+            self.outer_broken != found, "outer_broken and a finite outer_distance go together"
+        )
+        self._refuse(
+            _named(self.outer_by) != found, "outer_by and a finite outer_distance go together"
+        )
+        self._refuse(
+            _named(self.rejected_by) != self.rejected_radius.isfinite(),
+            "rejected_by and a finite rejected_radius go together",
+        )
+        rejected = self.clean_label == REJECTED
+        self._refuse(
+            rejected != (self.rejected_radius == 0),
+            "rejected_radius is 0 exactly where the clean input is rejected (clean_label -1); "
+            "the point at distance 0 is the clean input, so judge it once and for all",
+        )
+        self._refuse(
+            (~rejected & (self.clean_label != self.label)) != (self.outer_distance == 0),
+            "outer_distance is 0 exactly where the clean input is accepted and wrong; "
+            "the point at distance 0 is the clean input, so judge it once and for all",
+        )
+
+    def _refuse(self, wrong: Tensor, rule: str) -> None:
+        if not bool(wrong.any()):
+            return
+        row = int(wrong.int().argmax())
+        entries = ", ".join(f"{k}={v!r}" for k, v in self._row(row).items())
+        raise ValueError(f"{rule}; {int(wrong.sum())} rows do not, the first is {entries}")
+
+    def _present(self) -> tuple[str, ...]:
+        return tuple(name for name in _COLUMNS if getattr(self, name) is not None)
+
+    def _row(self, row: int) -> dict[str, Any]:
+        entries = {name: getattr(self, name)[row] for name in self._present()}
+        return {name: _plain(entry) for name, entry in entries.items()}
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary an image, ready for a line of JSON; infinity becomes None."""
+        return [self._row(row) for row in range(len(self))]
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Mapping[str, Any]], *, eps: float, norm: str) -> Records:
+        """Make records of `to_rows` dictionaries; entries that are not columns are left out."""
+        rows = list(rows)
+        first = rows[0] if rows else {}
+        present = [name for name in _COLUMNS if name not in _OPTIONAL or name in first]
+        columns: dict[str, Any] = {}
+        for name in present:
+            missing = [row for row in rows if name not in row]
+            if missing:
+                raise LookupError(
+                    f"expected every row to have {name!r}, got one with {sorted(missing[0])}"
+                )
+            entries = [row[name] for row in rows]
+            columns[name] = _column(name, entries)
+        return cls(**columns, eps=eps, norm=norm)
+
+    def subset(self, rows: Tensor | Sequence[int]) -> Records:
+        """The images at some positions: a mask `(N,)` or positions `(M,)` in the wanted order."""
+        picked = torch.as_tensor(rows, device="cpu")
+        if picked.dtype == torch.bool:
+            if picked.shape != self.index.shape:
+                raise ValueError(
+                    f"expected a mask of shape ({len(self)},), got shape {tuple(picked.shape)}"
+                )
+            picked = picked.nonzero().flatten()
+        picked = picked.long()
+        columns: dict[str, Any] = {
+            name: getattr(self, name)[picked] for name in _DTYPES if name in self._present()
+        }
+        for name in _NAMES:
+            columns[name] = tuple(getattr(self, name)[row] for row in picked.tolist())
+        return Records(**columns, eps=self.eps, norm=self.norm)
+
+    @classmethod
+    def concat(cls, parts: Iterable[Records]) -> Records:
+        """Join records of different images of the same evaluation, in the order given."""
+        parts = list(parts)
+        if not parts:
+            raise ValueError("expected at least one part to join, got none")
+        head = parts[0]
+        for part in parts[1:]:
+            if (part.eps, part.norm) != (head.eps, head.norm):
+                raise ValueError(
+                    f"expected parts with one budget, got {head.norm} eps={head.eps:g} and "
+                    f"{part.norm} eps={part.eps:g}"
+                )
+            if part._present() != head._present():
+                odd = sorted(set(part._present()) ^ set(head._present()))
+                raise ValueError(f"expected parts with the same columns, got {odd} only in some")
+        columns: dict[str, Any] = {
+            name: torch.cat([getattr(part, name) for part in parts])
+            for name in _DTYPES
+            if name in head._present()
+        }
+        for name in _NAMES:
+            columns[name] = tuple(entry for part in parts for entry in getattr(part, name))
+        return cls(**columns, eps=head.eps, norm=head.norm)
+
+    def first_broken_by(self) -> dict[str, int]:
+        """How many images each attack made accepted and wrong, the most successful first."""
+        return _tally(self.outer_by)
+
+    def first_rejected_by(self) -> dict[str, int]:
+        """How many images each attack was the one to make rejected nearest, most first."""
+        return _tally(self.rejected_by)
+
+
+def _tally(names: tuple[str, ...]) -> dict[str, int]:
+    return dict(Counter(name for name in names if name).most_common())
+
+
+def _named(names: tuple[str, ...]) -> Tensor:
+    return torch.tensor([name != "" for name in names], dtype=torch.bool)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    return bool(one == other) if type(one) is type(other) else False
+
+
+def _plain(entry: Any) -> Any:
+    value = entry.item() if isinstance(entry, Tensor) else entry
+    return None if value == math.inf else value
+
+
+def _column(name: str, entries: list[Any]) -> Tensor | tuple[str, ...]:
+    if name in _NAMES:
+        return tuple(entries)
+    if _DTYPES[name] == torch.float64:
+        entries = [math.inf if entry is None else entry for entry in entries]
+    return torch.tensor(entries, dtype=_DTYPES[name])

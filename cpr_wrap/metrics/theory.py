@@ -1,0 +1,253 @@
+"""The paper's two theorems as figures: what consistency could reach, given boundary distances.
+
+Both speak about the ideal rule that rejects exactly the inputs within `radius` of the base
+network's decision boundary; delta is radius / eps. The distances of an evaluation are upper bounds,
+because attacks find them, and T only searches for a disagreement. A measured curve above the bound
+of Theorem 1 therefore says that some distances are too large or that T misses disagreements.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from cpr_wrap._checks import check_positive
+from cpr_wrap.metrics.losses import LossLike, as_loss, check_loss
+from cpr_wrap.metrics.records import REJECTED, Records, inward, rounding
+
+
+def ideal_rejected_radius(distance: Tensor, radius: float) -> Tensor:
+    """Where the ideal rule begins to reject: max(0, distance - radius).
+
+    A measured smallest rejected radius far above it says that the attack, or T, is weak there.
+
+    Args:
+        distance: Distances to the base network's boundary, any shape, infinite ones included.
+        radius: The rule's radius.
+
+    Returns:
+        Radii in the same shape; beyond eps the adversary cannot make the rule reject.
+    """
+    return torch.maximum(distance - radius, torch.zeros_like(distance))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Theorem:
+    """What a theorem says about one evaluation, if it may be applied.
+
+    Attributes:
+        applicable: Do the theorem's conditions hold?
+        why: The condition that fails; empty where applicable.
+        unchecked: Conditions that are assumed because nothing was measured to check them.
+        distance: Distances to the base network's boundary `(N,)`, less rounding.
+        base_wrong: Does the base network misclassify the clean input? `(N,)`.
+        eps: Adversarial budget.
+        radius: The rule's radius.
+    """
+
+    applicable: bool
+    why: str
+    unchecked: tuple[str, ...]
+    distance: Tensor
+    base_wrong: Tensor
+    eps: float
+    radius: float
+
+    @property
+    def delta(self) -> float:
+        """The rule's radius as a fraction of eps."""
+        return self.radius / self.eps
+
+    def _within(self, limit: float) -> Tensor:
+        return self.distance <= limit
+
+    def _require(self) -> None:
+        if not self.applicable:
+            raise ValueError(f"{type(self).__name__} does not apply here: {self.why}")
+
+    @overload
+    def error_at(self, alpha: float) -> float: ...
+    @overload
+    def error_at(self, alpha: Tensor) -> Tensor: ...
+    def error_at(self, alpha: float | Tensor) -> float | Tensor:
+        """The theorem's robust error with rejection at alphas in [0, 1], of any shape."""
+        self._require()
+        if isinstance(alpha, Tensor):
+            errors = [self._error(float(entry)) for entry in alpha.flatten()]
+            values = torch.tensor(errors, dtype=torch.float64, device=alpha.device)
+            return values.reshape(alpha.shape)
+        return self._error(alpha)
+
+    def _error(self, alpha: float) -> float:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Theorem1Bound(_Theorem):
+    """Upper bound: s(alpha) is at most the base network's robust error at a smaller budget.
+
+    That budget is max((alpha + delta) · eps, (1 - delta) · eps). The proof holds for any number of
+    classes.
+    """
+
+    def _error(self, alpha: float) -> float:
+        _check_alpha(alpha)
+        budget = max(alpha * self.eps + self.radius, self.eps - self.radius)
+        return float((self.base_wrong | self._within(budget)).double().mean())
+
+    def total_robust_loss(self, loss: LossLike) -> float:
+        """Upper bound of the total robust loss, by the theorem's argument image by image.
+
+        A mistake needs a base network that is wrong, or a boundary within eps - radius; a
+        rejection at distance r a boundary within r + radius, and a loss never rises.
+        """
+        self._require()
+        loss = as_loss(loss)
+        check_loss(loss, self.eps)
+        mistaken = self.base_wrong | self._within(self.eps - self.radius)
+        rejected = ideal_rejected_radius(self.distance, self.radius)
+        reachable = rejected <= self.eps
+        priced = loss(torch.where(reachable, rejected, torch.zeros_like(rejected)), self.eps)
+        losses = torch.where(reachable, priced, torch.zeros_like(priced))
+        return float(torch.maximum(losses, mistaken.double()).mean())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Theorem2Curve(_Theorem):
+    """Closed form of the ideal rule's curve and total robust loss, from the distances alone.
+
+    It holds for delta up to 1/2 and a base network without clean errors, if the regions behind the
+    boundary are at least `radius` deep, so that a mistake can be hidden in them.
+    """
+
+    def _error(self, alpha: float) -> float:
+        _check_alpha(alpha)
+        if alpha <= 1 - 2 * self.delta:
+            return float(self._within(self.eps - self.radius).double().mean())
+        return float(self._within(alpha * self.eps + self.radius).double().mean())
+
+    def total_robust_loss(self, loss: LossLike) -> float:
+        """Mistakes up to eps - radius, and rejections from there up to eps + radius."""
+        self._require()
+        loss = as_loss(loss)
+        check_loss(loss, self.eps)
+        mistaken = self._within(self.eps - self.radius)
+        between = self._within(self.eps + self.radius) & ~mistaken
+        rejected = self.distance[between] - self.radius
+        total = mistaken.double().sum() + loss(rejected, self.eps).sum()
+        return float(total / len(self.distance))
+
+
+def theorem1_bound(
+    distance: Tensor, base_wrong: Tensor, *, eps: float, radius: float
+) -> Theorem1Bound:
+    """Bound the ideal rule's curve from above; applicable for a radius of at most eps.
+
+    Args:
+        distance: Distances to the base network's boundary `(N,)`, infinite where none was found.
+        base_wrong: Does the base network misclassify the clean input? `(N,)`, bool.
+        eps: Adversarial budget.
+        radius: The rule's radius.
+    """
+    _check_columns(distance, base_wrong, eps, radius)
+    why = ""
+    if radius > eps:
+        why = f"expected a radius of at most eps={eps:g}, got {radius:g}"
+    return Theorem1Bound(
+        applicable=not why,
+        why=why,
+        unchecked=(),
+        distance=inward(distance.double(), eps),
+        base_wrong=base_wrong,
+        eps=eps,
+        radius=radius,
+    )
+
+
+def theorem2_curve(
+    distance: Tensor,
+    base_wrong: Tensor,
+    *,
+    eps: float,
+    radius: float,
+    depth: Tensor | None = None,
+) -> Theorem2Curve:
+    """The ideal rule's curve in closed form, or the reason why it does not apply.
+
+    Args:
+        distance: Distances to the base network's boundary `(N,)`, infinite where none was found.
+        base_wrong: Does the base network misclassify the clean input? `(N,)`, bool.
+        eps: Adversarial budget.
+        radius: The rule's radius.
+        depth: How deep behind the boundary a mistake within eps was found `(N,)`, where measured.
+    """
+    _check_columns(distance, base_wrong, eps, radius)
+    if depth is not None and depth.shape != distance.shape:
+        raise ValueError(f"depth: expected {len(distance)} entries, got shape {tuple(depth.shape)}")
+    inner = inward(distance.double(), eps)
+    why = ""
+    if radius > eps / 2:
+        why = f"delta = radius / eps is {radius / eps:g}, above 1/2"
+    elif bool(base_wrong.any()):
+        why = f"the base network is wrong on {int(base_wrong.sum())} clean inputs"
+    elif depth is not None:
+        shallow = (inner <= eps - radius) & (depth + rounding(eps) < radius)
+        if bool(shallow.any()):
+            why = f"{int(shallow.sum())} images have only regions shallower than radius within eps"
+    return Theorem2Curve(
+        applicable=not why,
+        why=why,
+        unchecked=() if depth is not None else ("regions at least radius deep",),
+        distance=inner,
+        base_wrong=base_wrong,
+        eps=eps,
+        radius=radius,
+    )
+
+
+def theorems_of(records: Records, radius: float) -> tuple[Theorem1Bound, Theorem2Curve]:
+    """Both theorems for the rule of some radius, from an evaluation's records.
+
+    Where the base network's own clean answers were not recorded, an image whose clean input is
+    rejected counts as one that the base network gets right. It is within radius of the boundary,
+    so the bound of Theorem 1 counts it anyway; for Theorem 2 it is listed as unchecked.
+    """
+    if records.boundary_distance is None:
+        raise ValueError("expected records with boundary_distance, got records without")
+    if records.base_label is None:
+        answer = records.clean_label
+        wrong = (answer != records.label) & (answer != REJECTED)
+    else:
+        wrong = records.base_label != records.label
+    bound = theorem1_bound(records.boundary_distance, wrong, eps=records.eps, radius=radius)
+    closed = theorem2_curve(
+        records.boundary_distance, wrong, eps=records.eps, radius=radius, depth=records.depth
+    )
+    if records.base_label is None and bool((records.clean_label == REJECTED).any()):
+        assumed = "a base network that is right on the clean inputs rejected"
+        closed = replace(closed, unchecked=(*closed.unchecked, assumed))
+    return bound, closed
+
+
+def _check_alpha(alpha: float) -> None:
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"alpha: expected a fraction of eps in [0, 1], got {alpha}")
+
+
+def _check_columns(distance: Tensor, base_wrong: Tensor, eps: float, radius: float) -> None:
+    check_positive(eps, "eps")
+    if not (math.isfinite(radius) and radius >= 0):
+        raise ValueError(f"radius: expected a finite number of at least 0, got {radius}")
+    if distance.dim() != 1 or len(distance) == 0 or distance.shape != base_wrong.shape:
+        raise ValueError(
+            "expected distances and base_wrong of shape (N,) with at least one image, "
+            f"got shapes {tuple(distance.shape)} and {tuple(base_wrong.shape)}"
+        )
+    if base_wrong.dtype != torch.bool:
+        raise TypeError(f"base_wrong: expected torch.bool, got {base_wrong.dtype}")
+    if not bool((distance >= 0).all()):
+        raise ValueError("distance: expected distances of at least 0, not NaN")

@@ -28,6 +28,12 @@ def _mix(value: Tensor) -> Tensor:
     return value ^ _shift_right(value, 31)
 
 
+def _tensor(number: int, device: torch.device) -> Tensor:
+    """Any integer as a 64-bit one, modulo 2 ** 64; only tensors multiply with wrap-around."""
+    wrapped = (number + 2**63) % 2**64 - 2**63
+    return torch.full((), wrapped, dtype=torch.int64, device=device)
+
+
 def keys(seed: int, *parts: int | Tensor) -> Tensor:
     """Hash a seed and any number of integers into keys.
 
@@ -39,9 +45,9 @@ def keys(seed: int, *parts: int | Tensor) -> Tensor:
         Keys, int64, of the broadcast shape of the parts.
     """
     device = next((p.device for p in parts if isinstance(p, Tensor)), torch.device("cpu"))
-    key = torch.full((), seed, dtype=torch.int64, device=device)
+    key = _tensor(seed, device)
     for part in parts:
-        number = part.long() if isinstance(part, Tensor) else part
+        number = part.long() if isinstance(part, Tensor) else _tensor(part, device)
         key = _mix(_mix(key + _GOLDEN) ^ (number * _MIX_1 + _GOLDEN))
     return _mix(key + _GOLDEN)
 

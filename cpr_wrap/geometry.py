@@ -132,8 +132,10 @@ class _L2(Ball):
         return spread(self._norm(offset.flatten(1)), offset)
 
     def direction(self, gradient: Tensor) -> Tensor:
-        length = self._lengths(gradient)
-        return torch.where(length > 0, gradient / length, torch.zeros_like(gradient))
+        # Squares of a sure network's gradients underflow; divided by the largest entry they do not.
+        largest = spread(gradient.flatten(1).abs().amax(dim=1), gradient)
+        scaled = gradient / largest
+        return torch.where(largest > 0, scaled / self._lengths(scaled), torch.zeros_like(gradient))
 
     def _into(self, z: Tensor, x: Tensor, radius: Tensor) -> Tensor:
         offset = z - x

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cpr_wrap.calibration import Calibration, calibrate
     from cpr_wrap.diagnose import input_gradient_report
     from cpr_wrap.rules import (
+        RULES,
         AcceptAll,
         Confidence,
         Consistency,
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
         RectifiedConfidence,
         RejectClass,
     )
-    from cpr_wrap.selective import REJECT, RULES, Selection, SelectiveClassifier
+    from cpr_wrap.selective import REJECT, Selection, SelectiveClassifier
 
 __version__ = "0.1.0"
 
@@ -27,6 +28,7 @@ _HOMES = {
     "cpr_wrap.calibration": ("Calibration", "calibrate"),
     "cpr_wrap.diagnose": ("input_gradient_report",),
     "cpr_wrap.rules": (
+        "RULES",  # from here, because importing the rules fills it
         "AcceptAll",
         "CPRWrapper",
         "Confidence",
@@ -34,7 +36,7 @@ _HOMES = {
         "RectifiedConfidence",
         "RejectClass",
     ),
-    "cpr_wrap.selective": ("REJECT", "RULES", "Selection", "SelectiveClassifier"),
+    "cpr_wrap.selective": ("REJECT", "Selection", "SelectiveClassifier"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -279,6 +279,8 @@ class _RejectColumn(_BaseLogits):
         logits = self.model.logits(x)
         selection = self.model.judge(x)
         top = logits.detach().amax(dim=1)
-        # A column one above or one below the largest class logit: decided, and without gradient.
-        column = torch.where(selection.accepted, top - 1, top + 1)
+        # Clearly above or below the largest class logit, whatever its size: adding 1 to a large one
+        # would round away. Without gradient.
+        gap = 1 + top.abs()
+        column = torch.where(selection.accepted, top - gap, top + gap)
         return torch.cat([logits, column[:, None]], dim=1)

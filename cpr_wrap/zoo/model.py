@@ -1,0 +1,146 @@
+"""A model has an address, `source:name`, and behind it a network on pixels in [0, 1]."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cpr_wrap._registry import Registry
+from cpr_wrap.selective import RejectionRule
+
+
+class Normalize(nn.Module):
+    """Moves a data set's statistics into the network, so that eps is in pixel units.
+
+    Args:
+        mean: Mean of each channel, of pixels in [0, 1].
+        std: Standard deviation of each channel.
+
+    Example:
+        >>> normalize = Normalize([0.5], [0.25])
+        >>> normalize(torch.full((1, 1, 1, 1), 0.75)).item()
+        1.0
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        if len(mean) != len(std) or not mean:
+            raise ValueError(
+                f"expected a mean and a std for each channel, got {len(mean)} and {len(std)}"
+            )
+        if min(std) <= 0:
+            raise ValueError(f"std: expected numbers above 0, got {list(std)}")
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images `(N, C, H, W)` in the units the rest of the network was trained on."""
+        return (x - self.mean) / self.std
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZooModel:
+    """What a source knows about a model.
+
+    Attributes:
+        network: Takes pixels `(N, C, H, W)` in [0, 1]; in eval mode.
+        address: Where it came from.
+        input_shape: `(C, H, W)` of its images, if known.
+        num_classes: How many classes it tells apart, if known.
+        transform: Makes pixels `(C, H, W)` in [0, 1] of a PIL image, with the model's own resize
+            and crop; None where images come at the right size.
+        rule: The rejection rule it was saved with.
+        dataset: What it was trained on, if known.
+        norm: The threat model it was trained or listed for.
+        eps: The usual budget there, in pixel units.
+        source: How to build the network again, for `SelectiveClassifier.save`.
+    """
+
+    network: nn.Module
+    address: str
+    input_shape: tuple[int, ...] | None = None
+    num_classes: int | None = None
+    transform: Callable[[Any], Tensor] | None = None
+    rule: RejectionRule | None = None
+    dataset: str | None = None
+    norm: str | None = None
+    eps: float | None = None
+    source: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a source may be told beside a name.
+
+    Attributes:
+        pretrained: Whether to load weights, or only to build the network.
+        model_dir: Where the source's weight files are, or go.
+        network: The architecture, where the source has only weights: a name in `NETWORKS`, or a
+            module, which is copied and not changed.
+        network_settings: For a network given by name, e.g. `{"num_outputs": 10}`.
+    """
+
+    pretrained: bool = True
+    model_dir: Path | None = None
+    network: str | nn.Module | None = None
+    network_settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+ZOOS: Registry[Callable[[str, Options], ZooModel]] = Registry("model source")
+
+_WEIGHT_FILES = (".pt", ".pth", ".bin", ".safetensors")
+
+
+def parse_address(address: str | os.PathLike[str]) -> tuple[str, str]:
+    """Split `source:name`.
+
+    A folder that `SelectiveClassifier.save` wrote may be named without its source, `local`. Any
+    other name without a source is refused: we do not guess.
+
+    Example:
+        >>> parse_address("robustbench:cifar10/L2/Rice2020Overfitting")
+        ('robustbench', 'cifar10/L2/Rice2020Overfitting')
+    """
+    if isinstance(address, os.PathLike):
+        return "local", os.fspath(address)
+    if not isinstance(address, str):
+        raise TypeError(f"expected an address like 'timm:resnet18', got {address!r}")
+    source, colon, name = address.partition(":")
+    if not colon and (Path(address) / "config.json").is_file():
+        return "local", address
+    if not colon:
+        raise ValueError(
+            f"expected an address like source:name, got {address!r}, which names no source. "
+            f"Type {' or '.join(_possible_addresses(address))}"
+        )
+    _ = ZOOS[source]  # raises with a near miss
+    if not name:
+        raise ValueError(f"expected a name after {address!r}, e.g. timm:resnet18.a1_in1k")
+    return source, name
+
+
+def _possible_addresses(name: str) -> list[str]:
+    """What somebody may have meant by a name without a source."""
+    if Path(name).exists() or name.endswith(_WEIGHT_FILES):
+        return [f"local:{name}"]
+    sources = {0: ("timm", "robustbench", "bundled"), 1: ("hf-hub", "local"), 2: ("robustbench",)}
+    return [f"{source}:{name}" for source in sources.get(name.count("/"), ("local",))]
+
+
+def unknown(kind: str, name: str, known: Collection[str]) -> LookupError:
+    """An error for a name that a source does not know, with the nearest ones it does."""
+    folded = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), folded, n=3)
+    hint = f" Did you mean {' or '.join(repr(folded[each]) for each in close)}?" if close else ""
+    listed = f" Known: {', '.join(sorted(known)) or 'none'}" if len(known) <= 12 else ""
+    return LookupError(f"unknown {kind} {name!r}.{hint}{listed}")

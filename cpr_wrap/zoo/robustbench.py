@@ -1,0 +1,227 @@
+"""Models of RobustBench.
+
+Its release 1.1.1 imports `autoattack`, while the package it depends on is called `pyautoattack`,
+and `pkg_resources`, which setuptools gave up. We lend it the first name while it is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from cpr_wrap._checks import import_extra
+from cpr_wrap.zoo.checkpoint import one_line, tensors_only
+from cpr_wrap.zoo.model import ZOOS, Options, ZooModel, unknown
+
+_CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet": 1000}
+_EPS = {"Linf": 8 / 255, "L2": 0.5}
+_EPS_IMAGENET = {"Linf": 4 / 255, "L2": 3.0}
+
+
+class Entry(NamedTuple):
+    """A line of RobustBench's leaderboards."""
+
+    dataset: str
+    threat: str
+    name: str
+
+    @property
+    def address(self) -> str:
+        """Its full address."""
+        return f"robustbench:{'/'.join(self)}"
+
+
+@ZOOS.register("robustbench")
+def load_robustbench(name: str, options: Options) -> ZooModel:
+    """Load e.g. `robustbench:Rice2020Overfitting`, short for `cifar10/Linf/Rice2020Overfitting`.
+
+    `model_dir` is RobustBench's own: weights are at `<model_dir>/<dataset>/<threat>/<name>.pt`.
+    """
+    robustbench = import_robustbench()
+    entry, facts = find_entry(name)
+    folder = options.model_dir or Path("models")
+    try:
+        with _no_leftovers(entry, folder), tensors_only(), _quiet():
+            if options.pretrained:
+                network = robustbench.load_model(
+                    model_name=entry.name,
+                    model_dir=folder,
+                    dataset=entry.dataset,
+                    threat_model=entry.threat,
+                )
+            else:
+                network = _untrained(entry, facts)
+    except Exception as error:  # whatever RobustBench, gdown or the connection raise
+        raise RuntimeError(_what_to_do(entry, facts, folder, error)) from error
+    return _describe(network.eval(), entry)
+
+
+def import_robustbench() -> ModuleType:
+    """Import RobustBench, which a plain installation cannot do."""
+    if "robustbench" in sys.modules:
+        return sys.modules["robustbench"]
+    try:
+        with _borrowed_name(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its dependencies' deprecations are not the user's
+            return import_extra("robustbench", "robustbench")
+    except ModuleNotFoundError as error:
+        if error.name != "pkg_resources":
+            raise
+        raise ModuleNotFoundError(
+            "RobustBench imports pkg_resources, which is gone from setuptools 82 on; "
+            "pip install 'setuptools<82'",
+            name="pkg_resources",
+        ) from error
+
+
+@contextlib.contextmanager
+def _borrowed_name() -> Iterator[None]:
+    """Inside, `autoattack` is `pyautoattack`, unless there is a real one.
+
+    Only inside: the two have different interfaces, and others must not take one for the other.
+    """
+    if "autoattack" in sys.modules or importlib.util.find_spec("autoattack"):
+        yield
+        return
+    import_extra("pyautoattack.state")
+    lent = {
+        name.removeprefix("py"): module
+        for name, module in list(sys.modules.items())
+        if name.split(".")[0] == "pyautoattack"
+    }
+    sys.modules.update(lent)
+    try:
+        yield
+    finally:
+        for name in lent:
+            sys.modules.pop(name, None)
+
+
+def find_entry(name: str) -> tuple[Entry, Mapping[str, Any]]:
+    """Find a model by `name` or `dataset/threat/name`, with RobustBench's facts about it."""
+    parts = name.split("/")
+    if len(parts) not in (1, 3):
+        raise ValueError(
+            "expected robustbench:NAME or robustbench:DATASET/THREAT/NAME, e.g. "
+            f"robustbench:cifar10/Linf/Rice2020Overfitting, got robustbench:{name}"
+        )
+    entry = Entry(*(parts if len(parts) == 3 else ("cifar10", "Linf", name)))
+    models = import_extra("robustbench.model_zoo").model_dicts
+    datasets = {each.value: models[each] for each in models}
+    if entry.dataset not in datasets:
+        raise unknown("RobustBench data set", entry.dataset, datasets)
+    threats = {each.value: listed for each, listed in datasets[entry.dataset].items()}
+    if entry.threat not in threats:
+        raise unknown(f"RobustBench threat model for {entry.dataset}", entry.threat, threats)
+    if entry.name not in threats[entry.threat]:
+        board = f"{entry.dataset}/{entry.threat}"
+        raise unknown(f"RobustBench {board} model", entry.name, threats[entry.threat])
+    return entry, threats[entry.threat][entry.name]
+
+
+def _timm_name(entry: Entry) -> str:
+    """The name under which RobustBench enters some of its models in timm's registry."""
+    return "_".join((entry.name.replace("-", "_"), entry.dataset, entry.threat)).lower()
+
+
+def _untrained(entry: Entry, facts: Mapping[str, Any]) -> nn.Module:
+    timm = import_extra("timm")
+    if timm.is_model(_timm_name(entry)):
+        network = timm.create_model(_timm_name(entry), num_classes=_CLASSES[entry.dataset])
+    else:
+        network = facts["model"]()
+    assert isinstance(network, nn.Module)
+    return network
+
+
+def _describe(network: nn.Module, entry: Entry) -> ZooModel:
+    transform, shape = None, (3, 32, 32)
+    if entry.dataset == "imagenet":
+        from PIL import Image
+
+        data = import_extra("robustbench.data")
+        enums = import_extra("robustbench.model_zoo.enums")
+        transform = data.get_preprocessing(
+            enums.BenchmarkDataset(entry.dataset), enums.ThreatModel(entry.threat), entry.name, None
+        )
+        shape = tuple(transform(Image.new("RGB", (512, 512))).shape)
+    budgets = _EPS_IMAGENET if entry.dataset == "imagenet" else _EPS
+    return ZooModel(
+        network=network,
+        address=entry.address,
+        input_shape=shape,
+        num_classes=_CLASSES[entry.dataset],
+        transform=transform,
+        dataset=entry.dataset,
+        norm=entry.threat if entry.threat in budgets else None,
+        eps=budgets.get(entry.threat),
+        source={"base": entry.address},
+    )
+
+
+def _downloads(entry: Entry, facts: Mapping[str, Any], folder: Path) -> dict[Path, str]:
+    """The files RobustBench reads a model from, and where it would get each."""
+    timm = import_extra("timm")
+    if timm.is_model(_timm_name(entry)):
+        module = sys.modules[timm.model_entrypoint(_timm_name(entry)).__module__]
+        url = str(module.default_cfgs[_timm_name(entry)]["url"])
+        return {Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]: url}
+    path = folder / entry.dataset / entry.threat.replace("_3d", "") / f"{entry.name}.pt"
+    drive = "https://drive.google.com/uc?id="
+    if isinstance(facts["gdrive_id"], list):  # an ensemble
+        return {Path(f"{path}_m{i}.pt"): drive + id_ for i, id_ in enumerate(facts["gdrive_id"])}
+    return {path: f"{drive}{facts['gdrive_id']}"}
+
+
+def _what_to_do(entry: Entry, facts: Mapping[str, Any], folder: Path, error: Exception) -> str:
+    files = _downloads(entry, facts, folder)
+    missing = [path for path in files if not path.is_file()]
+    if missing:
+        return (
+            f"could not download {entry.address} ({one_line(error)}): "
+            f"get {files[missing[0]]} and put it at {missing[0].absolute()}"
+        )
+    listed = " and ".join(str(path.absolute()) for path in files)
+    return (
+        f"RobustBench cannot load {entry.address} from {listed}, which is damaged or of another "
+        f"model ({one_line(error)}); remove it to download it again"
+    )
+
+
+@contextlib.contextmanager
+def _no_leftovers(entry: Entry, folder: Path) -> Iterator[None]:
+    """Remove what a failed download leaves, or the next call would take it for the weights.
+
+    Google Drive answers some requests with a page of HTML, which is then saved as the checkpoint.
+    """
+    place = folder / entry.dataset / entry.threat.replace("_3d", "")
+    before = set(place.glob(f"{entry.name}.pt*"))
+    try:
+        yield
+    except BaseException:
+        for path in set(place.glob(f"{entry.name}.pt*")) - before:
+            if path.suffix != ".pt" or not _starts_like_checkpoint(path):
+                path.unlink()
+        raise
+
+
+def _starts_like_checkpoint(path: Path) -> bool:
+    """Whether a file begins like a zip archive or a pickle, which is what `torch.save` writes."""
+    with path.open("rb") as file:
+        return file.read(2)[:2] in (b"PK", b"\x80\x02", b"\x80\x04")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Send RobustBench's prints to stderr: a command's stdout is for its results."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield

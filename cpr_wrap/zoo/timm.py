@@ -1,0 +1,125 @@
+"""Models of timm, from its own list and from the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from cpr_wrap._checks import import_extra
+from cpr_wrap.zoo.checkpoint import load_weights, one_line, tensors_only
+from cpr_wrap.zoo.model import ZOOS, Normalize, Options, ZooModel, unknown
+
+_ENDINGS = (".safetensors", ".pt", ".pth", ".bin")
+
+
+@ZOOS.register("timm")
+def load_timm(name: str, options: Options) -> ZooModel:
+    """Load a timm classifier, e.g. `timm:resnet18.a1_in1k`.
+
+    With `model_dir`, weights come from `<model_dir>/<name>.safetensors` (or .pt) if it is there.
+    """
+    timm = import_extra("timm")
+    architecture, _, tag = name.partition(".")
+    if not timm.is_model(architecture):
+        raise unknown("timm model", architecture, timm.list_models())
+    tagged = timm.list_pretrained(f"{architecture}.*")
+    if tag and name not in tagged:
+        raise unknown(f"weights of timm's {architecture}:", name, tagged)
+    file = _weights_file(name, options)
+    if file is None and options.pretrained and not timm.is_model_pretrained(architecture):
+        raise ValueError(f"timm has no weights of {architecture}; pass pretrained=False")
+    try:
+        network = _create(name, options.pretrained and file is None)
+    except Exception as error:  # whatever timm, the Hub's client or the connection raise
+        raise RuntimeError(_what_to_download(name, options, error)) from error
+    if file is not None:
+        load_weights(network, file)
+    return wrap_timm(network, f"timm:{name}")
+
+
+@ZOOS.register("hf-hub")
+def load_hub(name: str, options: Options) -> ZooModel:
+    """Load a timm model from the Hugging Face Hub, e.g. `hf-hub:timm/resnet18.a1_in1k`."""
+    address = f"hf-hub:{name}"
+    try:
+        network = _create(address, options.pretrained)
+    except Exception as error:  # whatever timm, the Hub's client or the connection raise
+        repository = name.partition("@")[0]
+        raise RuntimeError(
+            f"could not load {address} ({_reason(error)}): where there is a connection, "
+            f"`hf download {repository}` gets https://huggingface.co/{repository}; put its folder "
+            f"models--{repository.replace('/', '--')} into {_hub_cache()}"
+        ) from error
+    return wrap_timm(network, address)
+
+
+def wrap_timm(network: nn.Module, address: str) -> ZooModel:
+    """Put a timm network's mean and std inside it, and read its resize and crop."""
+    timm_data = import_extra("timm.data")
+    num_classes = int(getattr(network, "num_classes", 0))
+    if num_classes < 2:
+        raise ValueError(
+            f"{address}: expected a classifier, got a network with {num_classes} classes; "
+            "some timm models are feature extractors"
+        )
+    config = timm_data.resolve_model_data_config(network)
+    return ZooModel(
+        network=nn.Sequential(Normalize(config["mean"], config["std"]), network).eval(),
+        address=address,
+        input_shape=tuple(config["input_size"]),
+        num_classes=num_classes,
+        transform=_pixels_only(timm_data.create_transform(**config, is_training=False)),
+        source={"base": address},
+    )
+
+
+def _create(name: str, pretrained: bool) -> nn.Module:
+    with tensors_only():
+        network: nn.Module = import_extra("timm").create_model(name, pretrained=pretrained)
+    return network
+
+
+def _pixels_only(transform: Any) -> Callable[[Any], Tensor]:
+    """Take the normalisation out of timm's transform; the network has it as a layer."""
+    kept = [step for step in transform.transforms if type(step).__name__ != "Normalize"]
+    pixels: Callable[[Any], Tensor] = type(transform)(kept)
+    return pixels
+
+
+def _weights_file(name: str, options: Options) -> Path | None:
+    """The file in `model_dir` that holds a model's weights, if there is one."""
+    if options.model_dir is None or not options.pretrained:
+        return None
+    files = [options.model_dir / f"{name}{ending}" for ending in _ENDINGS]
+    return next((file for file in files if file.is_file()), None)
+
+
+def _what_to_download(name: str, options: Options, error: Exception) -> str:
+    config = import_extra("timm").get_pretrained_cfg(name)
+    url = config.url
+    if config.hf_hub_id:
+        url = f"https://huggingface.co/{config.hf_hub_id}/resolve/main/model.safetensors"
+    folder = options.model_dir or Path("models")
+    target = folder / f"{name}{Path(url).suffix}"
+    return (
+        f"could not download timm:{name} ({_reason(error)}): get {url}, put it at {target} and "
+        f"load with model_dir={str(folder)!r} (--model-dir {folder})"
+    )
+
+
+def _reason(error: Exception) -> str:
+    text = one_line(error)
+    if "package not installed" in text and importlib.util.find_spec("huggingface_hub"):
+        # timm swallows the import error of a name that release 2 dropped.
+        return "this timm does not work with this huggingface_hub; pip install 'huggingface_hub<2'"
+    return text
+
+
+def _hub_cache() -> str:
+    if not importlib.util.find_spec("huggingface_hub"):
+        return "the Hub's cache"
+    return str(import_extra("huggingface_hub.constants").HF_HUB_CACHE)

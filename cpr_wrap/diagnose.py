@@ -1,0 +1,157 @@
+"""Can gradients get through? A gradient that is exactly zero fools an attack, and T(x) with it.
+
+Three causes are common: a clamp at the input (its gradient is zero on the bounds, where many
+pixels of real images lie), activations that saturate or die, and a softmax so sure that its
+cross-entropy has no gradient left in floating point.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from cpr_wrap._checks import check_eval_mode, check_images
+from cpr_wrap.objective import log_prob, margin
+from cpr_wrap.selective import SelectiveClassifier
+
+_NUDGE = 1e-3  # how far pixels are moved off their bounds: a quarter of one grey level
+_MANY = 0.5  # a share from which on it is worth a warning
+_RISE = 0.2  # a share of pixels whose gradient comes back once they are off their bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputGradientReport:
+    """How much of the gradient at the input is exactly zero.
+
+    Shares are of pixels. The gradient is that of the predicted class's lead over the next one,
+    unless it says cross-entropy.
+
+    Attributes:
+        num_images: How many images were looked at.
+        on_bound: Share of the pixels that lie exactly on 0 or 1.
+        zero: Share of the pixels whose gradient is exactly zero.
+        zero_on_bound: The same among the pixels on a bound; 0 if there are none.
+        zero_off_bound: The same among the others; 0 if there are none.
+        zero_after_nudge: The same among the pixels on a bound, after all pixels were moved a
+            little towards the middle.
+        zero_cross_entropy: Share of the pixels at which the gradient of the cross-entropy, which
+            T(x) climbs, is exactly zero.
+        flat_images: Images whose gradient is zero at every pixel.
+        flat_images_cross_entropy: The same for the cross-entropy.
+        warning: What is likely wrong; empty if nothing is.
+    """
+
+    num_images: int
+    on_bound: float
+    zero: float
+    zero_on_bound: float
+    zero_off_bound: float
+    zero_after_nudge: float
+    zero_cross_entropy: float
+    flat_images: int
+    flat_images_cross_entropy: int
+    warning: str
+
+
+class _Zeros(NamedTuple):
+    """Where a batch's gradients are exactly zero, each `(N, d)`."""
+
+    lead: Tensor
+    cross_entropy: Tensor
+    nudged: Tensor
+
+
+def input_gradient_report(
+    model: nn.Module, x: Tensor, *, batch_size: int = 256
+) -> InputGradientReport:
+    """Look for gradients that are exactly zero at the input, and warn if they are many.
+
+    Args:
+        model: A selective classifier, or a network from images in [0, 1] to logits.
+        x: Images `(N, ...)` in [0, 1]; a few dozen tell enough.
+        batch_size: Images in one batch.
+
+    Returns:
+        The report; a warning is issued with its text if there is one.
+    """
+    check_images(x)
+    check_eval_mode(model)
+    if batch_size < 1:
+        raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
+    parts = [_zeros(model, batch) for batch in x.split(batch_size)]
+    lead, cross_entropy, nudged = (torch.cat(part) for part in zip(*parts, strict=True))
+    pixels = x.detach().flatten(1)
+    bound = (pixels <= 0) | (pixels >= 1)
+    report = InputGradientReport(
+        num_images=len(x),
+        on_bound=_share(bound),
+        zero=_share(lead),
+        zero_on_bound=_share(lead[bound]),
+        zero_off_bound=_share(lead[~bound]),
+        zero_after_nudge=_share(nudged[bound]),
+        zero_cross_entropy=_share(cross_entropy),
+        flat_images=int(lead.all(dim=1).sum()),
+        flat_images_cross_entropy=int(cross_entropy.all(dim=1).sum()),
+        warning="",
+    )
+    text = _explain(report)
+    if text:
+        warnings.warn(text, stacklevel=2)
+    return InputGradientReport(**{**vars(report), "warning": text})
+
+
+def _share(flags: Tensor) -> float:
+    return float(flags.double().mean()) if flags.numel() else 0.0
+
+
+def _zeros(model: nn.Module, x: Tensor) -> _Zeros:
+    with torch.inference_mode(False), torch.enable_grad():
+        # Inference tensors cannot enter a graph; their clones can.
+        point = (x.clone() if x.is_inference() else x).detach().requires_grad_()
+        logits = _logits(model, point)
+        predicted = logits.detach().argmax(dim=1)
+        doubt = -log_prob(logits, predicted).sum()
+        (climbed,) = torch.autograd.grad(doubt, point, retain_graph=True)
+        (lead,) = torch.autograd.grad(margin(logits, predicted).sum(), point)
+        moved = (point.detach() * (1 - 2 * _NUDGE) + _NUDGE).requires_grad_()
+        (nudged,) = torch.autograd.grad(margin(_logits(model, moved), predicted).sum(), moved)
+    return _Zeros(*((gradient == 0).flatten(1) for gradient in (lead, climbed, nudged)))
+
+
+def _logits(model: nn.Module, x: Tensor) -> Tensor:
+    logits: Tensor = model.logits(x) if isinstance(model, SelectiveClassifier) else model(x)
+    return logits
+
+
+def _explain(report: InputGradientReport) -> str:
+    """Name the likely causes, from what distinguishes them."""
+    causes = []
+    if report.zero_on_bound - report.zero_after_nudge >= _RISE:
+        causes.append(
+            f"{report.zero_on_bound:.0%} of the pixels on a bound have no gradient, and "
+            f"{report.zero_after_nudge:.0%} a little off it: the network seems to clamp its input "
+            "(the gradient of clamp is zero on its bounds). Take the clamp out; images in [0, 1] "
+            "do not need it"
+        )
+    elif report.zero >= _MANY:
+        causes.append(
+            f"{report.zero:.0%} of the pixels have no gradient, on a bound or off it: activations "
+            "near the input seem to saturate or to be dead, or those pixels are not used"
+        )
+    if report.flat_images:
+        causes.append(
+            f"{report.flat_images} of {report.num_images} images have no gradient at all, not even "
+            "of the outputs: something inside the network saturates, a softmax at its end perhaps"
+        )
+    lost = report.flat_images_cross_entropy - report.flat_images
+    if lost > 0:
+        causes.append(
+            f"{lost} of {report.num_images} images have a gradient of the outputs but none of the "
+            "cross-entropy: the outputs are so large that the softmax is saturated, and T(x) "
+            "stays at x"
+        )
+    return ". ".join(causes)

@@ -9,6 +9,7 @@ these columns comes from ATRR's auxiliary head, a small network of its own on th
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,28 @@ def build_network(name: str, *, seed: int = 0, **settings: Any) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return factory(**settings)
+
+
+def network_settings(
+    name: str, shape: tuple[int, ...], num_outputs: int, *, auxiliary: bool = False
+) -> dict[str, Any]:
+    """Settings of a registered network for images of one shape.
+
+    Args:
+        name: A name in `NETWORKS`.
+        shape: `(C, H, W)`.
+        num_outputs: Columns of the output.
+        auxiliary: Whether the last of them comes from an auxiliary head.
+    """
+    settings: dict[str, Any] = {
+        "num_outputs": num_outputs,
+        "in_channels": shape[0],
+        "auxiliary": auxiliary,
+    }
+    # Networks that average over all pixels take any size and do not ask for it.
+    if "image_size" in inspect.signature(NETWORKS[name]).parameters:
+        settings["image_size"] = shape[1]
+    return settings
 
 
 class TwoHeads(nn.Module):
@@ -142,7 +165,8 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features `(N, outputs, H / stride, W / stride)`."""
-        return (self.residual(x) + self.shortcut(x)).relu()
+        features: Tensor = self.residual(x) + self.shortcut(x)
+        return features.relu()
 
 
 def _initialise(trunk: nn.Module, head: nn.Linear) -> None:
@@ -175,9 +199,7 @@ def _resnet20(base: int, num_outputs: int, in_channels: int, auxiliary: bool) ->
 
 
 @NETWORKS.register("resnet20")
-def resnet20(
-    *, num_outputs: int = 10, in_channels: int = 3, auxiliary: bool = False
-) -> nn.Module:
+def resnet20(*, num_outputs: int = 10, in_channels: int = 3, auxiliary: bool = False) -> nn.Module:
     """Build the usual ResNet-20 for 32x32 images: 16, 32, 64 channels, 0.27 M weights."""
     return _resnet20(16, num_outputs, in_channels, auxiliary)
 

@@ -83,7 +83,7 @@ def test_resnet_head_starts_with_the_published_spread():
 
 
 def test_impossible_settings_are_refused():
-    with pytest.raises(LookupError, match="unknown network 'lenett'. Did you mean 'lenet'"):
+    with pytest.raises(LookupError, match=r"unknown network 'lenett'. Did you mean 'lenet'"):
         build_network("lenett")
     with pytest.raises(ValueError, match="at least two classes, got 1"):
         build_network("lenet", num_outputs=1)

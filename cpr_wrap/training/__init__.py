@@ -1,0 +1,35 @@
+"""Training robust networks: one file a method, one loop for all, recipes as frozen settings."""
+
+from __future__ import annotations
+
+from cpr_wrap.training.at import AT
+from cpr_wrap.training.atrr import ATRR
+from cpr_wrap.training.ccat import CCAT
+from cpr_wrap.training.fast_at import FastAT
+from cpr_wrap.training.loop import TrainingResult, train
+from cpr_wrap.training.mart import MART
+from cpr_wrap.training.method import METHODS, AdversarialMethod, Losses, Method, register_method
+from cpr_wrap.training.rcd import RCD
+from cpr_wrap.training.recipes import RECIPES, Recipe
+from cpr_wrap.training.standard import Standard
+from cpr_wrap.training.trades import TRADES
+
+__all__ = [
+    "AT",
+    "ATRR",
+    "CCAT",
+    "MART",
+    "METHODS",
+    "RCD",
+    "RECIPES",
+    "TRADES",
+    "AdversarialMethod",
+    "FastAT",
+    "Losses",
+    "Method",
+    "Recipe",
+    "Standard",
+    "TrainingResult",
+    "register_method",
+    "train",
+]

@@ -1,0 +1,81 @@
+"""From a trained network to a folder that `cpr_wrap.load("local:FOLDER")` understands."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cpr_wrap import __version__
+from cpr_wrap.rules import AcceptAll
+from cpr_wrap.selective import RULES, RejectionRule, SelectiveClassifier, rule_config
+from cpr_wrap.training.checkpoint import portable, save_model
+from cpr_wrap.training.history import EpochRecord
+from cpr_wrap.training.recipes import Recipe, describe_recipe
+
+# Rules whose threshold means nothing before it is calibrated. RCD's is 0 by construction.
+_CALIBRATED = ("confidence", "atrr")
+
+
+def trained_rule(
+    recipe: Recipe, network: nn.Module, validation: tuple[Tensor, Tensor] | None
+) -> RejectionRule:
+    """The rule that a method's network is made for.
+
+    Args:
+        recipe: The recipe it was trained with.
+        network: The network, in eval mode.
+        validation: Images `(N, C, H, W)` and labels `(N,)` to set a threshold on; without them
+            a rule that needs one accepts everything until it is calibrated.
+    """
+    name = recipe.method.rule_name
+    rule = AcceptAll() if name == "none" else RULES[name]()
+    if name not in _CALIBRATED or validation is None:
+        return rule
+    from cpr_wrap.calibration import calibrate
+
+    model = SelectiveClassifier(network, rule)
+    return calibrate(model, *validation, recipe.reject_rate).model.rule
+
+
+def write_model(
+    folder: Path,
+    network: nn.Module,
+    recipe: Recipe,
+    *,
+    source: Mapping[str, Any],
+    num_classes: int,
+    history: Sequence[EpochRecord],
+    validation: tuple[Tensor, Tensor] | None,
+) -> None:
+    """Write weights and config of a trained network.
+
+    Args:
+        folder: Where to.
+        network: The network, in eval mode.
+        recipe: How it was trained.
+        source: How to build it again: `network` (a registered name, or None for one of the
+            user's own) and `network_settings`.
+        num_classes: k.
+        history: What was measured.
+        validation: Images and labels for the threshold of the rule.
+    """
+    config = {
+        "format": 1,
+        "rule": rule_config(trained_rule(recipe, network, validation)),
+        **source,
+        "num_classes": num_classes,
+        "recipe": describe_recipe(recipe),
+        "history": [asdict(record) for record in history],
+        "versions": {
+            "cpr_wrap": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }
+    save_model(folder, portable(network), config)

@@ -1,0 +1,97 @@
+"""The training call: any method on any network and any images, resumable, on one process or many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cpr_wrap.data import load_data
+from cpr_wrap.networks import build_network, network_settings
+from cpr_wrap.training.distributed import choose_device
+from cpr_wrap.training.recipes import RECIPES, Recipe
+from cpr_wrap.training.source import Images, Source
+from cpr_wrap.training.trainer import Trainer, TrainingResult
+
+_VALIDATION_IMAGES = 500
+
+
+def train(
+    recipe: Recipe | str,
+    data: Images | None = None,
+    *,
+    out: str | Path | None = None,
+    network: nn.Module | None = None,
+    validation: Images | None = None,
+    num_classes: int | None = None,
+    resume: bool = True,
+    early_stop: int | None = None,
+    device: str | torch.device | None = None,
+    amp: bool = False,
+    compile: bool = False,  # noqa: A002
+    workers: int = 0,
+    save_seconds: float = 90.0,
+    progress: bool = True,
+) -> TrainingResult:
+    """Train a network.
+
+    Started by `torchrun`, the processes share every batch and one result comes out.
+
+    Args:
+        recipe: A recipe, or the name of one in `RECIPES`.
+        data: Images in [0, 1] with labels; the recipe's own training set if None.
+        out: Folder for the state and the finished model; nothing is written if None.
+        network: A network from images to outputs `(N, k + method.extra_outputs)`, which is
+            trained in place; the recipe's own if None.
+        validation: Images for the accuracies after each epoch and for the threshold of the
+            method's rule. 500 of the recipe's own if both this and `data` are None.
+        num_classes: k, where the data do not say it themselves.
+        resume: Go on from the state in `out`, if there is one; else begin anew.
+        early_stop: Stop when robust accuracy on the validation images has not risen for this many
+            epochs, and keep the weights of the best epoch.
+        device: Where to train; a GPU if there is one, if None.
+        amp: Run the network in bfloat16 where that is safe.
+        compile: Run the network through `torch.compile`.
+        workers: Processes that load the images of a torch data set.
+        save_seconds: Write the state at least this often, and after each epoch.
+        progress: Show progress on standard error.
+
+    Returns:
+        The network and the history. Interrupted and resumed, they are the same as without.
+    """
+    if isinstance(recipe, str):
+        recipe = RECIPES[recipe]
+    if data is None:
+        data = load_data(recipe.dataset, "train")
+        if validation is None:
+            held_out = load_data(recipe.dataset, "validation")
+            validation = (
+                held_out.images[:_VALIDATION_IMAGES],
+                held_out.labels[:_VALIDATION_IMAGES],
+            )
+    place = choose_device(device)
+    images = Source(data, num_classes, workers)
+    source: dict[str, Any] = {"network": None}
+    if network is None:
+        outputs = images.num_classes + recipe.method.extra_outputs
+        shape = tuple(images.first().shape[1:])
+        settings = network_settings(
+            recipe.network, shape, outputs, auxiliary=recipe.method.auxiliary
+        )
+        network = build_network(recipe.network, seed=recipe.seed, **settings)
+        source = {"network": recipe.network, "network_settings": settings}
+    trainer = Trainer(
+        recipe=recipe,
+        images=images,
+        validation=None if validation is None else Source(validation, images.num_classes),
+        network=network.to(place).to(memory_format=torch.channels_last),
+        source=source,
+        device=place,
+        out=None if out is None else Path(out),
+        early_stop=early_stop,
+        save_seconds=save_seconds,
+    )
+    trainer.prepare(amp=amp, compile_network=compile, resume=resume)
+    return trainer.run(show=progress)

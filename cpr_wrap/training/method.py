@@ -1,0 +1,219 @@
+"""What a training method is: a loss for each image, computed from a network and a batch.
+
+A method says nothing about optimisers, epochs or devices; the loop says nothing about losses. All
+losses come as one number an image, so that the loop may average them over any number of processes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from cpr_wrap import noise
+from cpr_wrap._checks import check_positive
+from cpr_wrap._registry import Registry
+from cpr_wrap.geometry import ball, per_row
+from cpr_wrap.solver import PGD, Keep, ascend, frozen
+
+METHODS: Registry[type[Method]] = Registry("training method")
+
+Start = Literal["uniform", "ray", "ray-or-zero", "gaussian", "zero"]
+
+
+class Losses(NamedTuple):
+    """What a method found out about a batch.
+
+    Attributes:
+        rows: The loss of each image `(N,)`, with graph; the batch's loss is their mean.
+        clean: Whether the images that were shown unchanged were classified rightly `(A,)`.
+        adversarial: The same for the attacked ones `(B,)`.
+    """
+
+    rows: Tensor
+    clean: Tensor | None = None
+    adversarial: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """Settings of a training method.
+
+    Attributes:
+        name: The method's name in `METHODS`.
+        rule_name: The rejection rule the trained network is made for, `none` where any will do.
+        extra_outputs: Columns the network has after its k class logits.
+        auxiliary: Whether the extra column comes from a head of its own (ATRR).
+    """
+
+    name: ClassVar[str]
+    rule_name: ClassVar[str] = "none"
+    extra_outputs: ClassVar[int] = 0
+    auxiliary: ClassVar[bool] = False
+
+    @abstractmethod
+    def loss(self, network: nn.Module, x: Tensor, y: Tensor, keys: Tensor) -> Losses:
+        """Compute the loss of each image.
+
+        Args:
+            network: The network, in training mode.
+            x: Images `(N, C, H, W)` in [0, 1].
+            y: True classes `(N,)`.
+            keys: Keys of this step's random numbers, one an image `(N,)`.
+
+        Returns:
+            The losses and what was classified rightly.
+        """
+
+    def scaled(self, factor: float) -> Self:  # noqa: ARG002
+        """The same method at a fraction of its eps, to warm up; itself if it does not attack."""
+        return self
+
+
+_M = TypeVar("_M", bound=type[Method])
+
+
+def register_method(name: str) -> Callable[[_M], _M]:
+    """Enter a method under a name that recipes and the command line use."""
+
+    def enter(method: _M) -> _M:
+        method.name = name
+        METHODS.register(name)(method)
+        return method
+
+    return enter
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdversarialMethod(Method):
+    """A method that attacks each batch before it learns from it.
+
+    Attributes:
+        eps: Radius of the ball, in pixel units.
+        steps: Steps of the attack.
+        step_size: Length of a step in pixel units; `reach * eps / steps` if None.
+        norm: `Linf` or `L2`.
+        start: Where the attack starts. `uniform`: anywhere in the ball. `ray`: u * eps along a
+            random direction, u uniform, which is how the published code starts. `ray-or-zero`:
+            that or the image itself, by a coin an image (the published code tosses one coin a
+            batch). `gaussian`: 0.001 * N(0, 1) away. `zero`: the image itself.
+        keep: Learn from the attack's `last` point or from its `best` one (the published code).
+    """
+
+    reach: ClassVar[float] = 2.5
+
+    eps: float = 8 / 255
+    steps: int = 10
+    step_size: float | None = None
+    norm: str = "Linf"
+    start: Start = "uniform"
+    keep: Keep = "last"
+
+    def __post_init__(self) -> None:
+        check_positive(self.eps, "eps")
+        if self.start not in _STARTS:
+            raise ValueError(f"start: expected one of {', '.join(_STARTS)}, got {self.start!r}")
+        _ = self.pgd  # refuses what the solver would refuse, now rather than in the first batch
+
+    @property
+    def pgd(self) -> PGD:
+        """The attack's settings for the solver."""
+        step_size = self.step_size
+        if step_size is None:
+            step_size = self.reach * self.eps / max(self.steps, 1)
+        return PGD(steps=self.steps, step_size=step_size, norm=self.norm, keep=self.keep)
+
+    def scaled(self, factor: float) -> Self:
+        """The same method with eps and step size times `factor`."""
+        step_size = None if self.step_size is None else self.step_size * factor
+        return replace(self, eps=self.eps * factor, step_size=step_size)
+
+    def attack(
+        self,
+        network: nn.Module,
+        value: Callable[[Tensor], Tensor],
+        x: Tensor,
+        keys: Tensor,
+    ) -> Tensor:
+        """Make `value` large within eps of `x`, with the network held still.
+
+        Args:
+            network: The network that `value` calls.
+            value: Differentiable function of points `(N, C, H, W)` that gives `(N,)`.
+            x: Images `(N, C, H, W)`.
+            keys: Keys of the random start `(N,)`.
+
+        Returns:
+            Points `(N, C, H, W)` without graph.
+        """
+        start = x + _STARTS[self.start](x, self.eps, self.norm, keys)
+        with attacking(network):
+            return ascend(value, x.detach(), self.eps, self.pgd, start=start)
+
+
+@contextmanager
+def attacking(network: nn.Module) -> Iterator[None]:
+    """Hold a network still: no parameter gradients, and batch norm reads its running statistics.
+
+    Every submodule gets its own mode back afterwards.
+    """
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        with frozen(network):
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    """-log probability of the true class, `(N, k)` and `(N,)` to `(N,)`."""
+    return F.cross_entropy(outputs, y, reduction="none")
+
+
+def correct(outputs: Tensor, y: Tensor) -> Tensor:
+    """Whether the largest output is the true class, `(N, k)` and `(N,)` to `(N,)`."""
+    return outputs.detach().argmax(dim=1) == y
+
+
+def _uniform(x: Tensor, eps: float, norm: str, keys: Tensor) -> Tensor:
+    return ball(norm).uniform_offset(x, eps, keys)
+
+
+def _ray(x: Tensor, eps: float, norm: str, keys: Tensor) -> Tensor:
+    return ball(norm).random_offset(x, eps, keys)
+
+
+def _ray_or_zero(x: Tensor, eps: float, norm: str, keys: Tensor) -> Tensor:
+    heads = noise.uniform(noise.keys(2, keys), 1).squeeze(1) < 0.5
+    return _ray(x, eps, norm, keys) * per_row(heads, x)
+
+
+def _gaussian(x: Tensor, eps: float, norm: str, keys: Tensor) -> Tensor:  # noqa: ARG001
+    return 0.001 * noise.normal(keys, x[0].numel()).to(x.dtype).view_as(x)
+
+
+def _zero(x: Tensor, eps: float, norm: str, keys: Tensor) -> Tensor:  # noqa: ARG001
+    return torch.zeros_like(x)
+
+
+_STARTS: dict[str, Callable[[Tensor, float, str, Tensor], Tensor]] = {
+    "uniform": _uniform,
+    "ray": _ray,
+    "ray-or-zero": _ray_or_zero,
+    "gaussian": _gaussian,
+    "zero": _zero,
+}
+
+
+def describe_method(method: Method) -> dict[str, Any]:
+    """The method's name and settings, ready for JSON."""
+    return {"name": method.name, **{f: getattr(method, f) for f in method.__dataclass_fields__}}

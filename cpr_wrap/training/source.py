@@ -1,0 +1,88 @@
+"""Training images, whatever they come as: tensors, our own data, or any torch data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from cpr_wrap import noise
+from cpr_wrap._checks import check_images, check_labels
+from cpr_wrap.data import ImageData
+
+Images = ImageData | tuple[Tensor, Tensor] | Dataset[Any]
+"""Images with labels: from `load_data` or `load_folder`, as `(x, y)`, or as a data set of both."""
+
+_ORDER = 101  # keeps the order of images apart from other uses of the same seed
+
+
+class Source:
+    """Gives batches of images by their numbers.
+
+    Attributes:
+        num_classes: k.
+    """
+
+    def __init__(self, data: Images, num_classes: int | None = None, workers: int = 0) -> None:
+        """Wrap images.
+
+        Args:
+            data: Images in [0, 1] with labels.
+            num_classes: k, where the data do not say it themselves.
+            workers: Processes that load the images of a data set.
+        """
+        self._tensors: tuple[Tensor, Tensor] | None = None
+        self._dataset: Any = None
+        self._workers = workers
+        if isinstance(data, ImageData):
+            self._tensors = (data.images, data.labels)
+            num_classes = num_classes or data.num_classes
+        elif isinstance(data, tuple):
+            self._tensors = (data[0], data[1])
+            check_images(data[0])
+            check_labels(data[1], len(data[0]), num_classes)
+            num_classes = num_classes or int(data[1].max()) + 1
+        elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+            self._dataset = data
+            num_classes = num_classes or len(getattr(data, "classes", ()))
+        else:
+            raise TypeError(
+                "data: expected what load_data gives, a tuple (images, labels), or a torch data "
+                f"set with a length, got {type(data).__name__}"
+            )
+        if not num_classes:
+            raise ValueError("num_classes: this data set does not say it; pass num_classes")
+        self.num_classes = num_classes
+
+    def __len__(self) -> int:
+        return len(self._dataset if self._tensors is None else self._tensors[1])
+
+    def first(self) -> Tensor:
+        """The first image, as a batch `(1, C, H, W)`, to try a network on."""
+        return next(self.batches([torch.zeros(1, dtype=torch.int64)]))[0]
+
+    def batches(self, numbers: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Give images `(N, C, H, W)` and labels `(N,)` for each tensor of numbers `(N,)`."""
+        if self._tensors is not None:
+            x, y = self._tensors
+            for chosen in numbers:
+                yield x[chosen], y[chosen]
+            return
+        loader: DataLoader[Any] = DataLoader(
+            self._dataset,
+            batch_sampler=[chosen.tolist() for chosen in numbers],
+            num_workers=self._workers,
+            generator=torch.Generator(),  # its own, so that the caller's is not drawn from
+        )
+        for x, y in loader:
+            check_images(x)
+            check_labels(y, len(x), self.num_classes)
+            yield x, y
+
+
+def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
+    """A permutation of `range(count)` that depends on seed and epoch alone."""
+    return noise.keys(seed, _ORDER, epoch, torch.arange(count)).argsort()

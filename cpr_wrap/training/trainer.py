@@ -1,0 +1,353 @@
+"""One training on its way: its state, its steps, and what it keeps on disk."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from cpr_wrap import noise
+from cpr_wrap.training.augmentation import AUGMENTATIONS
+from cpr_wrap.training.checkpoint import STATE, load_state, save_state
+from cpr_wrap.training.distributed import Group, join_group
+from cpr_wrap.training.finish import write_model
+from cpr_wrap.training.history import EpochRecord, Tally, step_sums
+from cpr_wrap.training.measure import clean_accuracy, pgd_accuracy
+from cpr_wrap.training.method import AdversarialMethod, Losses, Method, attacking
+from cpr_wrap.training.modules import Autocast, MethodLoss
+from cpr_wrap.training.progress import TrainingProgress, percent
+from cpr_wrap.training.recipes import Recipe, describe_recipe
+from cpr_wrap.training.source import Source, epoch_order
+
+# Keep the uses of one seed apart.
+_ATTACK, _AUGMENT, _DROPOUT = 102, 103, 104
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """A finished training.
+
+    Attributes:
+        network: The trained network, in eval mode.
+        history: One record for each epoch.
+        folder: Where the model was written, None if nowhere.
+    """
+
+    network: nn.Module
+    history: tuple[EpochRecord, ...]
+    folder: Path | None
+
+
+@dataclass(kw_only=True)
+class Trainer:
+    """One training: what it works with, and how far it has come.
+
+    Attributes:
+        recipe: What to do.
+        images: The training images.
+        validation: Images to watch it with.
+        network: The network, on its device.
+        source: How to build the network again, for config.json.
+        device: Where to train.
+        out: Folder for state and model.
+        early_stop: Epochs without gain after which to stop.
+        save_seconds: How often to write the state.
+    """
+
+    recipe: Recipe
+    images: Source
+    validation: Source | None
+    network: nn.Module
+    source: dict[str, Any]
+    device: torch.device
+    out: Path | None
+    early_stop: int | None
+    save_seconds: float
+
+    def __post_init__(self) -> None:
+        self.group: Group = join_group(self.device)
+        self.epoch = 0
+        self.batch = 0
+        self.tally = Tally()
+        self.history: list[EpochRecord] = []
+        self.best: dict[str, Tensor] | None = None
+        self.clock = self.saved = time.monotonic()
+        self.validation_set = None if self.validation is None else self._all(self.validation)
+
+    def _all(self, source: Source) -> tuple[Tensor, Tensor]:
+        x, y = next(source.batches([torch.arange(len(source))]))
+        return x.to(self.device), y.to(self.device)
+
+    # -- before
+
+    def prepare(self, *, amp: bool, compile_network: bool, resume: bool) -> None:
+        """Check that everything fits, set the network up, and find the place to go on from."""
+        self._check()
+        recipe = self.recipe
+        self.optimizer = torch.optim.SGD(
+            self.network.parameters(),
+            lr=recipe.lr,
+            momentum=recipe.momentum,
+            nesterov=recipe.nesterov,
+            weight_decay=recipe.weight_decay,
+        )
+        if self.out is not None:
+            self.out.mkdir(parents=True, exist_ok=True)
+            state = load_state(self.out) if resume else None
+            if state is not None:
+                self._restore(state)
+        model = self.network
+        if compile_network:
+            model = cast(nn.Module, torch.compile(model))
+        if amp:
+            model = Autocast(model, self.device.type)
+        self.objective: nn.Module = MethodLoss(model)
+        if self.group.world > 1:
+            self.objective = DistributedDataParallel(self.objective)
+
+    def _check(self) -> None:
+        attacks = isinstance(self.recipe.method, AdversarialMethod)
+        if self.early_stop is not None and (self.validation is None or not attacks):
+            raise ValueError(
+                "early_stop watches robust accuracy on validation images: pass validation=, and "
+                f"use a method that attacks (this one is {self.recipe.method.name!r})"
+            )
+        if self.early_stop is not None and self.early_stop < 1:
+            raise ValueError(f"early_stop: expected at least 1 epoch, got {self.early_stop}")
+        with attacking(self.network), torch.no_grad():
+            outputs = self.network(self.images.first().to(self.device))
+        wanted = self.images.num_classes + self.recipe.method.extra_outputs
+        if outputs.shape != (1, wanted):
+            raise ValueError(
+                f"expected outputs of shape (1, {wanted}) from the network for one image: "
+                f"{self.images.num_classes} classes and {self.recipe.method.extra_outputs} more "
+                f"for method {self.recipe.method.name!r}; got {tuple(outputs.shape)}"
+            )
+
+    # -- state on disk
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for a resumed training to be the same training."""
+        return {
+            **describe_recipe(self.recipe),
+            "images": len(self.images),
+            "early_stop": self.early_stop,
+            "parameters": sum(p.numel() for p in self.network.parameters()),
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        mine, theirs = self._identity(), json.loads(state["identity"])
+        # JSON has no tuples: compare what both look like in it.
+        mine = json.loads(json.dumps(mine))
+        other = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
+        if other:
+            raise ValueError(
+                f"{self.out} holds the state of another training (other {', '.join(other)}); "
+                "choose another folder, or begin anew with resume=False"
+            )
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.epoch, self.batch = state["epoch"], state["batch"]
+        self.tally = Tally(**json.loads(state["tally"]))
+        self.history = [EpochRecord(**record) for record in json.loads(state["history"])]
+        self.best = state["best"]
+
+    def _save(self) -> None:
+        if self.out is None or not self.group.leads:
+            return
+        if not all(t.isfinite().all() for t in self.network.state_dict().values()):
+            raise RuntimeError(self._diverged("a weight is not finite"))
+        state = {
+            "format": 1,
+            "identity": json.dumps(self._identity()),
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "tally": json.dumps(vars(self.tally)),
+            "history": json.dumps([asdict(record) for record in self.history]),
+            "best": self.best,
+        }
+        save_state(self.out, state)
+        self.saved = time.monotonic()
+
+    def _diverged(self, what: str) -> str:
+        kept = "" if self.out is None else f" {self.out / STATE} is the last good state."
+        return (
+            f"{what} in epoch {self.epoch + 1}, batch {self.batch + 1}: training has diverged."
+            f"{kept} Lower lr, or warm eps up for longer"
+        )
+
+    # -- training
+
+    def run(self, *, show: bool) -> TrainingResult:
+        """Train to the end, write the model, and give it back."""
+        recipe = self.recipe
+        seen = self.epoch * len(self.images) + self.batch * recipe.batch_size
+        shown = TrainingProgress(
+            recipe.epochs, len(self.images), seen, show=show and self.group.leads
+        )
+        with shown:
+            while self.epoch < recipe.epochs and not self._stalled():
+                self._run_epoch(shown)
+        if self.best is not None:
+            self.network.load_state_dict(self.best)
+        self.group.leaders(self.network.state_dict().values())
+        self.network.eval()
+        if self.out is not None and self.group.leads:
+            write_model(
+                self.out,
+                self.network,
+                recipe,
+                source=self.source,
+                num_classes=self.images.num_classes,
+                history=self.history,
+                validation=self.validation_set,
+            )
+        return TrainingResult(network=self.network, history=tuple(self.history), folder=self.out)
+
+    def _run_epoch(self, shown: TrainingProgress) -> None:
+        recipe = self.recipe
+        order = epoch_order(len(self.images), recipe.seed, self.epoch)
+        todo = order.split(recipe.batch_size)[self.batch :]
+        mine = [self._share(numbers) for numbers in todo]
+        batches = self.images.batches([numbers for numbers, _ in mine])
+        self.network.train()
+        self.clock = time.monotonic()
+        for numbers, (own, weight), (x, y) in zip(todo, mine, batches, strict=True):
+            sums = self._step(x.to(self.device), y.to(self.device), own, weight, len(numbers))
+            self.tally.add(sums)
+            self.batch += 1
+            shown.update(
+                self.epoch, len(numbers), self.tally.loss, self.tally.clean, self.tally.adversarial
+            )
+            if time.monotonic() - self.saved > self.save_seconds:
+                self._tick()
+                self._save()
+        self._close_epoch(shown)
+
+    def _share(self, numbers: Tensor) -> tuple[Tensor, float]:
+        """This process's images of a batch; one image that counts nothing if there are none."""
+        own = numbers[self.group.rows(len(numbers))]
+        return (own, 1.0) if len(own) else (numbers[:1], 0.0)
+
+    def _step(self, x: Tensor, y: Tensor, numbers: Tensor, weight: float, count: int) -> Tensor:
+        """Learn from a batch.
+
+        Args:
+            x: This process's images.
+            y: Their labels.
+            numbers: Their numbers in the data set.
+            weight: 0 if they only stand in for none.
+            count: Images of the batch over all processes.
+
+        Returns:
+            Sums over all processes `(6,)`.
+        """
+        recipe, numbers = self.recipe, numbers.to(self.device)
+        x = AUGMENTATIONS[recipe.augmentation](
+            x, noise.keys(recipe.seed, _AUGMENT, self.epoch, numbers)
+        ).contiguous(memory_format=torch.channels_last)
+        keys = noise.keys(recipe.seed, _ATTACK, self.epoch, numbers)
+        progress = self._set_rate()
+        with self._own_dropout():
+            losses: Losses = self.objective(self._warmed_up(progress), x, y, keys)
+        sums = self.group.total(step_sums(losses) * weight)
+        if not math.isfinite(sums[0]):
+            raise RuntimeError(self._diverged(f"the loss is {float(sums[0])}"))
+        self.optimizer.zero_grad(set_to_none=True)
+        # The mean over the whole batch: gradients are averaged over processes.
+        (losses.rows.sum() * (weight * self.group.world / count)).backward()
+        self.optimizer.step()
+        return sums
+
+    def _set_rate(self) -> float:
+        """Set the learning rate for this step; returns the epochs done."""
+        steps = math.ceil(len(self.images) / self.recipe.batch_size)
+        progress = self.epoch + self.batch / steps
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.lr * self.recipe.schedule.factor(progress, self.recipe.epochs)
+        return progress
+
+    def _warmed_up(self, progress: float) -> Method:
+        length = self.recipe.warmup * self.recipe.epochs
+        steps = math.ceil(len(self.images) / self.recipe.batch_size)
+        # Counted from one, so that the first step has some eps.
+        done = progress + 1 / steps
+        return self.recipe.method.scaled(done / length) if done < length else self.recipe.method
+
+    @contextmanager
+    def _own_dropout(self) -> Iterator[None]:
+        """Layers that draw random numbers get the same ones in a resumed run."""
+        key = noise.keys(self.recipe.seed, _DROPOUT, self.epoch, self.batch, self.group.rank)
+        seed = int(key) & (2**63 - 1)
+        gpus = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=gpus):
+            torch.default_generator.manual_seed(seed)
+            if gpus:
+                torch.cuda.manual_seed(seed)
+            yield
+
+    # -- after an epoch
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self.tally.seconds += now - self.clock
+        self.clock = now
+
+    def _close_epoch(self, shown: TrainingProgress) -> None:
+        clean, robust = self._validate()
+        self._tick()
+        record = EpochRecord(
+            epoch=self.epoch,
+            loss=self.tally.loss,
+            clean=self.tally.clean,
+            adversarial=self.tally.adversarial,
+            validation_clean=clean,
+            validation_robust=robust,
+            seconds=self.tally.seconds,
+        )
+        self.history.append(record)
+        if self.early_stop is not None and self._since_best() == 0:
+            self.best = {k: v.detach().clone() for k, v in self.network.state_dict().items()}
+        shown.say(
+            f"epoch {self.epoch + 1}/{self.recipe.epochs}: loss {record.loss:.4f}, "
+            f"training clean {percent(record.clean)}, adversarial {percent(record.adversarial)}; "
+            f"validation clean {percent(clean)}, PGD {percent(robust)}; {record.seconds:.0f} s"
+        )
+        self.epoch, self.batch, self.tally = self.epoch + 1, 0, Tally()
+        self._save()
+
+    def _validate(self) -> tuple[float | None, float | None]:
+        """Clean and robust accuracy on the validation images, as the leading process sees them."""
+        if self.validation_set is None:
+            return None, None
+        x, y = self.validation_set
+        method, k = self.recipe.method, self.images.num_classes
+        found = torch.zeros(2, dtype=torch.float32, device=self.device)
+        if self.group.leads:
+            found[0] = clean_accuracy(self.network, x, y, k)
+            if isinstance(method, AdversarialMethod):
+                found[1] = pgd_accuracy(self.network, x, y, k, method.eps, norm=method.norm)
+        self.group.leaders([found])
+        attacks = isinstance(method, AdversarialMethod)
+        return float(found[0]), float(found[1]) if attacks else None
+
+    def _since_best(self) -> int:
+        """Epochs since robust accuracy was highest."""
+        robust = [record.validation_robust or 0.0 for record in self.history]
+        return len(robust) - 1 - robust.index(max(robust))
+
+    def _stalled(self) -> bool:
+        if self.early_stop is None or not self.history:
+            return False
+        return self._since_best() >= self.early_stop

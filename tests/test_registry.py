@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from cpr_wrap._registry import Registry
+
+
+@pytest.fixture
+def colours():
+    registry = Registry("colour")
+    registry.register("green")("#0f0")
+    registry.register("blue")("#00f")
+    return registry
+
+
+def test_finds_by_name_and_iterates_sorted(colours):
+    assert colours["green"] == "#0f0"
+    assert list(colours) == ["blue", "green"]
+    assert len(colours) == 2
+    assert "blue" in colours
+    assert "red" not in colours
+
+
+def test_register_returns_its_argument():
+    registry = Registry("function")
+
+    @registry.register("twice")
+    def twice(x):
+        return 2 * x
+
+    assert twice(3) == registry["twice"](3) == 6
+
+
+def test_refuses_duplicates_and_keeps_the_first(colours):
+    with pytest.raises(ValueError, match="colour 'green' is registered already"):
+        colours.register("green")("#0a0")
+    assert colours["green"] == "#0f0"
+
+
+def test_suggests_a_near_miss(colours):
+    with pytest.raises(
+        LookupError, match=r"unknown colour 'gren'\. Did you mean 'green'"
+    ) as caught:
+        colours["gren"]
+    assert not isinstance(caught.value, KeyError)  # prints its text as a quoted repr
+
+
+def test_lists_what_is_known_when_nothing_is_near(colours):
+    with pytest.raises(LookupError, match=r"unknown colour 'zzz'\. Known: blue, green"):
+        colours["zzz"]

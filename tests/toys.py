@@ -6,6 +6,11 @@ import torch
 from torch import Tensor, nn
 
 
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    """x @ weight.T, rounded in the same way whatever the number of rows (`@` is not)."""
+    return (x[:, None, :] * weight).sum(dim=2)
+
+
 class Linear(nn.Module):
     """A linear network in float64, in eval mode, from `(N, ...)` to `(N, outputs)`."""
 
@@ -16,7 +21,7 @@ class Linear(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.flatten(1) @ self.weight.T + self.bias
+        return _product(x.flatten(1), self.weight) + self.bias
 
 
 class Line(Linear):
@@ -64,7 +69,7 @@ class Curved(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        return ((x.flatten(1) - 0.5) @ self.first.T).tanh() @ self.second.T
+        return _product(_product(x.flatten(1) - 0.5, self.first).tanh(), self.second)
 
 
 def pixels(count: int, *shape: int, seed: int = 0) -> Tensor:

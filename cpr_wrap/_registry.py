@@ -39,8 +39,9 @@ class Registry(Mapping[str, T]):
     def __getitem__(self, name: str) -> T:
         if name in self._entries:
             return self._entries[name]
-        close = difflib.get_close_matches(name, self._entries, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        spelled = {known.lower(): known for known in self._entries}
+        close = difflib.get_close_matches(str(name).lower(), spelled, n=1)
+        hint = f" Did you mean {spelled[close[0]]!r}?" if close else ""
         # LookupError, not KeyError: the latter prints its text as a quoted repr.
         raise LookupError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(self)}")
 

@@ -48,3 +48,13 @@ def test_suggests_a_near_miss(colours):
 def test_lists_what_is_known_when_nothing_is_near(colours):
     with pytest.raises(LookupError, match=r"unknown colour 'zzz'\. Known: blue, green"):
         colours["zzz"]
+
+
+def test_suggests_whatever_the_case(colours):
+    with pytest.raises(LookupError, match="Did you mean 'blue'"):
+        colours["BLUE"]
+
+
+def test_a_name_that_is_no_text_is_unknown_too(colours):
+    with pytest.raises(LookupError, match="unknown colour None"):
+        colours[None]

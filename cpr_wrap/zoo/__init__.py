@@ -28,6 +28,7 @@ __all__ = [
     "load",
     "load_network",
     "parse_address",
+    "wrap_network",
 ]
 
 
@@ -91,11 +92,7 @@ def load(
     """
     if isinstance(rule, str):
         rule = rule_from_config({"name": rule, **rule_settings})
-    elif rule is not None and rule_settings:
-        raise TypeError(
-            f"rule: expected a rule's name beside the settings {', '.join(rule_settings)}, got a "
-            "rule, which has its own"
-        )
+        rule_settings = {}
     found = load_network(
         address,
         pretrained=pretrained,
@@ -103,7 +100,25 @@ def load(
         network=network,
         network_settings=network_settings,
     )
-    if rule is None:
+    return wrap_network(found, rule, device=device, **rule_settings)
+
+
+def wrap_network(
+    found: ZooModel,
+    rule: str | RejectionRule | None = None,
+    *,
+    device: str | torch.device | None = None,
+    **rule_settings: Any,
+) -> SelectiveClassifier:
+    """Make a selective classifier of what `load_network` found; see `load`."""
+    if isinstance(rule, str):
+        rule = rule_from_config({"name": rule, **rule_settings})
+    elif rule is not None and rule_settings:
+        raise TypeError(
+            f"rule: expected a rule's name beside the settings {', '.join(rule_settings)}, got a "
+            "rule, which has its own"
+        )
+    elif rule is None:
         own = {"name": "cpr"} if found.rule is None else rule_config(found.rule)
         rule = rule_from_config({**own, **rule_settings})
     if found.input_shape is not None:

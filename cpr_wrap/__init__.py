@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cpr_wrap.calibration import Calibration, calibrate
+    from cpr_wrap.data import load_data, load_folder
     from cpr_wrap.diagnose import input_gradient_report
     from cpr_wrap.rules import (
         RULES,
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
         RejectClass,
     )
     from cpr_wrap.selective import REJECT, Selection, SelectiveClassifier
+    from cpr_wrap.zoo import Normalize, load, load_network
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "cpr_wrap.calibration": ("Calibration", "calibrate"),
+    "cpr_wrap.data": ("load_data", "load_folder"),
     "cpr_wrap.diagnose": ("input_gradient_report",),
     "cpr_wrap.rules": (
         "RULES",  # from here, because importing the rules fills it
@@ -37,6 +40,7 @@ _HOMES = {
         "RejectClass",
     ),
     "cpr_wrap.selective": ("REJECT", "Selection", "SelectiveClassifier"),
+    "cpr_wrap.zoo": ("Normalize", "load", "load_network"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -48,12 +52,17 @@ __all__ = [
     "Calibration",
     "Confidence",
     "Consistency",
+    "Normalize",
     "RectifiedConfidence",
     "RejectClass",
     "Selection",
     "SelectiveClassifier",
     "calibrate",
     "input_gradient_report",
+    "load",
+    "load_data",
+    "load_folder",
+    "load_network",
 ]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 _ONLY, _NEVER = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
 
-def one_line(error: BaseException, limit: int = 200) -> str:
+def one_line(error: BaseException, limit: int = 160) -> str:
     """An error's text without line breaks, for a message of our own."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"

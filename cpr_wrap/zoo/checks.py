@@ -37,7 +37,7 @@ def check_network(
     try:
         with torch.no_grad():
             outputs = network(x)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, AssertionError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(
             f"the network does not take images of shape {tuple(x.shape)}: {reason}"

@@ -67,8 +67,8 @@ def load_robustbench(name: str, options: Options) -> ZooModel:
 
 def import_robustbench() -> ModuleType:
     """Import RobustBench, which a plain installation cannot do."""
-    if "robustbench" in sys.modules:
-        return sys.modules["robustbench"]
+    if module := sys.modules.get("robustbench"):
+        return module
     try:
         with _borrowed_name(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its dependencies' deprecations are not the user's
@@ -168,6 +168,11 @@ def _describe(network: nn.Module, entry: Entry) -> ZooModel:
     )
 
 
+def _place(entry: Entry, folder: Path) -> Path:
+    """The folder RobustBench keeps a leaderboard's weights in; the two of corruptions share one."""
+    return folder / entry.dataset / entry.threat.replace("_3d", "")
+
+
 def _downloads(entry: Entry, facts: Mapping[str, Any], folder: Path) -> dict[Path, str]:
     """The files RobustBench reads a model from, and where it would get each."""
     timm = import_extra("timm")
@@ -175,7 +180,9 @@ def _downloads(entry: Entry, facts: Mapping[str, Any], folder: Path) -> dict[Pat
         module = sys.modules[timm.model_entrypoint(_timm_name(entry)).__module__]
         url = str(module.default_cfgs[_timm_name(entry)]["url"])
         return {Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]: url}
-    path = folder / entry.dataset / entry.threat.replace("_3d", "") / f"{entry.name}.pt"
+    if not facts["gdrive_id"]:  # torchvision's own weights, which it fetches when it builds them
+        return {}
+    path = _place(entry, folder) / f"{entry.name}.pt"
     drive = "https://drive.google.com/uc?id="
     if isinstance(facts["gdrive_id"], list):  # an ensemble
         return {Path(f"{path}_m{i}.pt"): drive + id_ for i, id_ in enumerate(facts["gdrive_id"])}
@@ -184,12 +191,16 @@ def _downloads(entry: Entry, facts: Mapping[str, Any], folder: Path) -> dict[Pat
 
 def _what_to_do(entry: Entry, facts: Mapping[str, Any], folder: Path, error: Exception) -> str:
     files = _downloads(entry, facts, folder)
-    missing = [path for path in files if not path.is_file()]
-    if missing:
+    hub = Path(torch.hub.get_dir()) / "checkpoints"
+    if not files:
         return (
-            f"could not download {entry.address} ({one_line(error)}): "
-            f"get {files[missing[0]]} and put it at {missing[0].absolute()}"
+            f"could not download {entry.address} ({one_line(error)}): it has torchvision's own "
+            f"weights; get them from https://download.pytorch.org/models/ and put them into {hub}"
         )
+    missing = [(url, path.absolute()) for path, url in files.items() if not path.is_file()]
+    if missing:
+        todo = "; ".join(f"get {url} and put it at {path}" for url, path in missing)
+        return f"could not download {entry.address} ({one_line(error)}): {todo}"
     listed = " and ".join(str(path.absolute()) for path in files)
     return (
         f"RobustBench cannot load {entry.address} from {listed}, which is damaged or of another "
@@ -203,7 +214,7 @@ def _no_leftovers(entry: Entry, folder: Path) -> Iterator[None]:
 
     Google Drive answers some requests with a page of HTML, which is then saved as the checkpoint.
     """
-    place = folder / entry.dataset / entry.threat.replace("_3d", "")
+    place = _place(entry, folder)
     before = set(place.glob(f"{entry.name}.pt*"))
     try:
         yield
@@ -222,6 +233,7 @@ def _starts_like_checkpoint(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Send RobustBench's prints to stderr: a command's stdout is for its results."""
-    with contextlib.redirect_stdout(sys.stderr):
+    """Keep RobustBench's prints off stdout, which is for results, and hide its deprecations."""
+    with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         yield

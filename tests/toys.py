@@ -53,6 +53,18 @@ class Plane(Linear):
         return x @ cls.NORMAL - cls.LEVEL
 
 
+class Island(nn.Module):
+    """Class 1 between 0.45 and 0.5, most of all at 0.475; class 0 elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        lead = (x - 0.475).abs() - 0.025
+        return torch.cat([lead, -lead], dim=1)
+
+
 class Curved(nn.Module):
     """A small smooth network on 4 pixels with fixed random weights, in float64 and eval mode."""
 

@@ -17,7 +17,7 @@ from cpr_wrap.rules.cpr import (
     low_confidence_twice,
 )
 from cpr_wrap.selective import REJECT
-from tests.toys import Curved, Line, Plane, pixels
+from tests.toys import Curved, Island, Line, Plane, pixels
 
 norms = pytest.mark.parametrize("norm", ["Linf", "L2"])
 
@@ -94,18 +94,6 @@ def test_on_an_exact_tie_arg_max_decides(x, label):
     moved = model.rule.transform(model, line(x))
     assert model.base(moved).tolist() == [[0.0, 0.0]]
     assert model.predict(line(x)).tolist() == [label]
-
-
-class Island(nn.Module):
-    """Class 1 between 0.45 and 0.5, most of all at 0.475; class 0 elsewhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.eval()
-
-    def forward(self, x):
-        lead = (x - 0.475).abs() - 0.025
-        return torch.cat([lead, -lead], dim=1)
 
 
 def test_last_and_best_differ_where_a_step_leads_past_the_peak():

@@ -6,13 +6,14 @@ from cpr_wrap.training.at import AT
 from cpr_wrap.training.atrr import ATRR
 from cpr_wrap.training.ccat import CCAT
 from cpr_wrap.training.fast_at import FastAT
-from cpr_wrap.training.loop import TrainingResult, train
+from cpr_wrap.training.loop import train
 from cpr_wrap.training.mart import MART
 from cpr_wrap.training.method import METHODS, AdversarialMethod, Losses, Method, register_method
 from cpr_wrap.training.rcd import RCD
 from cpr_wrap.training.recipes import RECIPES, Recipe
 from cpr_wrap.training.standard import Standard
 from cpr_wrap.training.trades import TRADES
+from cpr_wrap.training.trainer import TrainingResult
 
 __all__ = [
     "AT",

@@ -38,8 +38,7 @@ def load_state(folder: Path) -> dict[str, Any] | None:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise RuntimeError(
-            f"{path} cannot be read ({type(error).__name__}: {error}); "
-            "remove it to train from the beginning"
+            f"{path} cannot be read ({type(error).__name__}); remove it to train from the beginning"
         ) from error
     return state
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from cpr_wrap import __version__
-from cpr_wrap.rules import AcceptAll
+from cpr_wrap.calibration import calibrate
 from cpr_wrap.selective import RULES, RejectionRule, SelectiveClassifier, rule_config
 from cpr_wrap.training.checkpoint import portable, save_model
 from cpr_wrap.training.history import EpochRecord
+from cpr_wrap.training.method import AdversarialMethod
 from cpr_wrap.training.recipes import Recipe, describe_recipe
 
 # Rules whose threshold means nothing before it is calibrated. RCD's is 0 by construction.
@@ -34,13 +35,19 @@ def trained_rule(
             a rule that needs one accepts everything until it is calibrated.
     """
     name = recipe.method.rule_name
-    rule = AcceptAll() if name == "none" else RULES[name]()
+    rule = RULES[name](**recipe.rule_settings)
     if name not in _CALIBRATED or validation is None:
         return rule
-    from cpr_wrap.calibration import calibrate
-
     model = SelectiveClassifier(network, rule)
     return calibrate(model, *validation, recipe.reject_rate).model.rule
+
+
+def _threat(recipe: Recipe, dataset: str | None) -> dict[str, Any]:
+    """What the network was trained on and against."""
+    threat: dict[str, Any] = {"dataset": dataset}
+    if isinstance(recipe.method, AdversarialMethod):
+        threat |= {"norm": recipe.method.norm, "eps": recipe.method.eps}
+    return threat
 
 
 def write_model(
@@ -49,6 +56,8 @@ def write_model(
     recipe: Recipe,
     *,
     source: Mapping[str, Any],
+    dataset: str | None,
+    input_shape: tuple[int, ...],
     num_classes: int,
     history: Sequence[EpochRecord],
     validation: tuple[Tensor, Tensor] | None,
@@ -61,6 +70,8 @@ def write_model(
         recipe: How it was trained.
         source: How to build it again: `network` (a registered name, or None for one of the
             user's own) and `network_settings`.
+        dataset: Name of the images it was trained on, if they have one.
+        input_shape: `(C, H, W)`.
         num_classes: k.
         history: What was measured.
         validation: Images and labels for the threshold of the rule.
@@ -69,7 +80,9 @@ def write_model(
         "format": 1,
         "rule": rule_config(trained_rule(recipe, network, validation)),
         **source,
+        "input_shape": list(input_shape),
         "num_classes": num_classes,
+        **_threat(recipe, dataset),
         "recipe": describe_recipe(recipe),
         "history": [asdict(record) for record in history],
         "versions": {

@@ -65,10 +65,15 @@ class Tally:
         return self.sums[4] / self.sums[5] if self.sums[5] else None
 
 
+def wide_float(device: torch.device) -> torch.dtype:
+    """The widest float of a device."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def step_sums(losses: Losses) -> Tensor:
-    """The sums of a step `(6,)`, float64 where there is such a thing, on the losses' device."""
+    """The sums of a step `(6,)`, on the losses' device."""
     rows = losses.rows.detach()
-    wide = torch.float32 if rows.device.type == "mps" else torch.float64
+    wide = wide_float(rows.device)
     sums = [rows.to(wide).sum(), torch.tensor(len(rows), dtype=wide, device=rows.device)]
     for hits in (losses.clean, losses.adversarial):
         hits = rows.new_zeros(0) if hits is None else hits

@@ -1,4 +1,4 @@
-"""The training call: any method on any network and any images, resumable, on one process or many."""
+"""The training call: any method on any network and any images, resumable, on many processes."""
 
 from __future__ import annotations
 

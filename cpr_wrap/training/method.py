@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
@@ -48,13 +48,14 @@ class Method(ABC):
 
     Attributes:
         name: The method's name in `METHODS`.
-        rule_name: The rejection rule the trained network is made for, `none` where any will do.
+        rule_name: The rejection rule the trained network gets: the one it is made for, or else
+            consistent predictions, which any network can have.
         extra_outputs: Columns the network has after its k class logits.
         auxiliary: Whether the extra column comes from a head of its own (ATRR).
     """
 
     name: ClassVar[str]
-    rule_name: ClassVar[str] = "none"
+    rule_name: ClassVar[str] = "cpr"
     extra_outputs: ClassVar[int] = 0
     auxiliary: ClassVar[bool] = False
 
@@ -216,4 +217,4 @@ _STARTS: dict[str, Callable[[Tensor, float, str, Tensor], Tensor]] = {
 
 def describe_method(method: Method) -> dict[str, Any]:
     """The method's name and settings, ready for JSON."""
-    return {"name": method.name, **{f: getattr(method, f) for f in method.__dataclass_fields__}}
+    return {"name": method.name, **asdict(method)}

@@ -8,7 +8,7 @@ ours, for two cores and a quarter of an hour; the bundled models come from them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from cpr_wrap._checks import check_eps, check_positive, check_share
@@ -47,8 +47,9 @@ class Recipe:
         warmup: Share of the training over which eps (and the attack's step) grows from zero to
             its full size. At a large eps small networks get stuck at chance without it.
         augmentation: A name in `AUGMENTATIONS`.
-        reject_rate: Share of correctly classified validation images that the rule of a trained
-            network (CCAT's, ATRR's) may reject; its threshold is set accordingly.
+        rule_settings: Settings of the rejection rule that the trained network gets.
+        reject_rate: Share of correctly classified validation images that a rule with a threshold
+            (CCAT's, ATRR's) may reject; its threshold is set accordingly.
         seed: Seed of initial weights, order of images, augmentation and attacks.
     """
 
@@ -64,6 +65,7 @@ class Recipe:
     schedule: Schedule = _LINEAR
     warmup: float = 0.0
     augmentation: str = "none"
+    rule_settings: Mapping[str, Any] = field(default_factory=dict)
     reject_rate: float = 0.05
     seed: int = 0
 
@@ -89,10 +91,10 @@ class Recipe:
 
 def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     """The recipe as plain data, for config.json."""
-    plain = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
-    schedule = {f.name: getattr(recipe.schedule, f.name) for f in fields(recipe.schedule)}
+    plain = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
+    plain["rule_settings"] = dict(recipe.rule_settings)
     plain["method"] = describe_method(recipe.method)
-    plain["schedule"] = {"name": recipe.schedule.name, **schedule}
+    plain["schedule"] = {"name": recipe.schedule.name, **asdict(recipe.schedule)}
     return plain
 
 
@@ -115,6 +117,14 @@ def recipe_from_description(description: Mapping[str, Any]) -> Recipe:
 RECIPES: Registry[Recipe] = Registry("recipe")
 
 
+# The paper's T(x): 20 steps on MNIST; its values for the other data sets are the rule's defaults.
+_MNIST_T = {"radius": 0.1, "steps": 20, "step_size": 0.01}
+
+
+def _rule_settings(method: Method) -> Mapping[str, Any]:
+    return _MNIST_T if method.rule_name == "cpr" else {}
+
+
 def _mnist(method: AdversarialMethod | Standard) -> Recipe:
     return Recipe(
         method=method,
@@ -123,6 +133,7 @@ def _mnist(method: AdversarialMethod | Standard) -> Recipe:
         epochs=100,
         lr=0.1,
         schedule=Decay(rate=0.95),
+        rule_settings=_rule_settings(method),
         reject_rate=0.01,
     )
 
@@ -168,12 +179,6 @@ def _paper() -> dict[str, Recipe]:
         weight_decay=2e-4,
         schedule=Milestones(epochs=(75, 90)),
     )
-    ccat: dict[str, Any] = {
-        "batch_size": 100,
-        "nesterov": False,
-        "weight_decay": 0.0,
-        "schedule": Decay(rate=0.95),
-    }
     return {
         "mnist-standard": _mnist(Standard()),
         "mnist-at": _mnist(AT(**m)),
@@ -241,6 +246,7 @@ def _compact_mnist() -> dict[str, Recipe]:
             lr=0.05,
             schedule=Linear(),
             warmup=1 / 3,
+            rule_settings=_rule_settings(method),
             reject_rate=0.01,
         )
         return replace(base, **changes)

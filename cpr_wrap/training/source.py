@@ -23,6 +23,7 @@ class Source:
     """Gives batches of images by their numbers.
 
     Attributes:
+        name: What the images are called, if they say so.
         num_classes: k.
     """
 
@@ -37,8 +38,10 @@ class Source:
         self._tensors: tuple[Tensor, Tensor] | None = None
         self._dataset: Any = None
         self._workers = workers
+        self.name: str | None = None
         if isinstance(data, ImageData):
             self._tensors = (data.images, data.labels)
+            self.name = data.name
             num_classes = num_classes or data.num_classes
         elif isinstance(data, tuple):
             self._tensors = (data[0], data[1])

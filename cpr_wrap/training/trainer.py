@@ -20,7 +20,7 @@ from cpr_wrap.training.augmentation import AUGMENTATIONS
 from cpr_wrap.training.checkpoint import STATE, load_state, save_state
 from cpr_wrap.training.distributed import Group, join_group
 from cpr_wrap.training.finish import write_model
-from cpr_wrap.training.history import EpochRecord, Tally, step_sums
+from cpr_wrap.training.history import EpochRecord, Tally, step_sums, wide_float
 from cpr_wrap.training.measure import clean_accuracy, pgd_accuracy
 from cpr_wrap.training.method import AdversarialMethod, Losses, Method, attacking
 from cpr_wrap.training.modules import Autocast, MethodLoss
@@ -137,8 +137,9 @@ class Trainer:
 
     def _identity(self) -> dict[str, Any]:
         """What must be the same for a resumed training to be the same training."""
+        recipe = describe_recipe(self.recipe)
         return {
-            **describe_recipe(self.recipe),
+            **{k: v for k, v in recipe.items() if k not in ("rule_settings", "reject_rate")},
             "images": len(self.images),
             "early_stop": self.early_stop,
             "parameters": sum(p.numel() for p in self.network.parameters()),
@@ -209,6 +210,8 @@ class Trainer:
                 self.network,
                 recipe,
                 source=self.source,
+                dataset=self.images.name,
+                input_shape=tuple(self.images.first().shape[1:]),
                 num_classes=self.images.num_classes,
                 history=self.history,
                 validation=self.validation_set,
@@ -333,7 +336,7 @@ class Trainer:
             return None, None
         x, y = self.validation_set
         method, k = self.recipe.method, self.images.num_classes
-        found = torch.zeros(2, dtype=torch.float32, device=self.device)
+        found = torch.zeros(2, dtype=wide_float(self.device), device=self.device)
         if self.group.leads:
             found[0] = clean_accuracy(self.network, x, y, k)
             if isinstance(method, AdversarialMethod):

@@ -90,9 +90,7 @@ def load(
         >>> model.rule.threshold
         0.5
     """
-    if isinstance(rule, str):
-        rule = rule_from_config({"name": rule, **rule_settings})
-        rule_settings = {}
+    rule = _named(rule, rule_settings)
     found = load_network(
         address,
         pretrained=pretrained,
@@ -100,25 +98,26 @@ def load(
         network=network,
         network_settings=network_settings,
     )
-    return wrap_network(found, rule, device=device, **rule_settings)
+    return wrap(found, rule, device=device, **({} if rule else rule_settings))
 
 
-def wrap_network(
+def wrap(
     found: ZooModel,
     rule: str | RejectionRule | None = None,
     *,
     device: str | torch.device | None = None,
     **rule_settings: Any,
 ) -> SelectiveClassifier:
-    """Make a selective classifier of what `load_network` found; see `load`."""
-    if isinstance(rule, str):
-        rule = rule_from_config({"name": rule, **rule_settings})
-    elif rule is not None and rule_settings:
-        raise TypeError(
-            f"rule: expected a rule's name beside the settings {', '.join(rule_settings)}, got a "
-            "rule, which has its own"
-        )
-    elif rule is None:
+    """Make a loaded network a selective classifier; the second half of `load`.
+
+    Args:
+        found: From `load_network`.
+        rule: See `load`.
+        device: See `load`.
+        **rule_settings: See `load`.
+    """
+    rule = _named(rule, rule_settings)
+    if rule is None:
         own = {"name": "cpr"} if found.rule is None else rule_config(found.rule)
         rule = rule_from_config({**own, **rule_settings})
     if found.input_shape is not None:
@@ -126,3 +125,15 @@ def wrap_network(
         check_network(found.network, images, found.num_classes, rule.extra_outputs)
     model = SelectiveClassifier(found.network, rule, found.source)
     return model if device is None else model.to(device)
+
+
+def _named(rule: str | RejectionRule | None, settings: Mapping[str, Any]) -> RejectionRule | None:
+    """The rule a caller asked for, or None if the model's own is wanted."""
+    if isinstance(rule, str):
+        return rule_from_config({"name": rule, **settings})
+    if rule is not None and settings:
+        raise TypeError(
+            f"rule: expected a rule's name beside the settings {', '.join(settings)}, got a rule, "
+            "which has its own"
+        )
+    return rule

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cpr_wrap.zoo import ZOOS, Normalize, load, load_network, parse_address
+from cpr_wrap.zoo import ZOOS, Normalize, load, load_network, parse_address, wrap
 from cpr_wrap.zoo.model import unknown
 from tests.toys import Line
 
@@ -144,3 +144,12 @@ def test_the_random_state_is_left_alone(line):
     before = torch.get_rng_state()
     load_network(line, network="lenet-compact", pretrained=False)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_wrap_is_the_second_half_of_load(line):
+    from cpr_wrap.rules import Confidence
+
+    found = load_network(line, network=Line())
+    assert wrap(found, "confidence", threshold=0.75).rule == Confidence(threshold=0.75)
+    assert wrap(found, radius=0.002).rule.radius == 0.002
+    assert wrap(found).base is found.network

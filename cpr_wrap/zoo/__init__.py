@@ -28,7 +28,7 @@ __all__ = [
     "load",
     "load_network",
     "parse_address",
-    "wrap_network",
+    "wrap",
 ]
 
 

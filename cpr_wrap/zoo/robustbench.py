@@ -106,6 +106,18 @@ def _borrowed_name() -> Iterator[None]:
             sys.modules.pop(name, None)
 
 
+def robustbench_names() -> list[str]:
+    """The addresses of all models on RobustBench's leaderboards."""
+    import_robustbench()
+    models = import_extra("robustbench.model_zoo").model_dicts
+    return [
+        Entry(dataset.value, threat.value, name).address
+        for dataset, threats in models.items()
+        for threat, listed in threats.items()
+        for name in listed
+    ]
+
+
 def find_entry(name: str) -> tuple[Entry, Mapping[str, Any]]:
     """Find a model by `name` or `dataset/threat/name`, with RobustBench's facts about it."""
     parts = name.split("/")

@@ -41,6 +41,11 @@ def load_timm(name: str, options: Options) -> ZooModel:
     return wrap_timm(network, f"timm:{name}")
 
 
+def timm_names() -> list[str]:
+    """The addresses of all models that timm has weights of."""
+    return [f"timm:{name}" for name in import_extra("timm").list_pretrained()]
+
+
 @ZOOS.register("hf-hub")
 def load_hub(name: str, options: Options) -> ZooModel:
     """Load a timm model from the Hugging Face Hub, e.g. `hf-hub:timm/resnet18.a1_in1k`."""

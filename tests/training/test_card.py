@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cpr_wrap.rules import AcceptAll, Confidence
+from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.training import train
+from cpr_wrap.training.card import measure_figures, write_card
+from cpr_wrap.training.checkpoint import CONFIG
+from tests.toys import Line
+from tests.training.making import quick_recipe, stripes
+
+# distances to the boundary at 0.5: 0.05, 0.15, 0.25, 0.35, and one on the wrong side
+X = torch.tensor([[0.55], [0.35], [0.75], [0.15], [0.9]], dtype=torch.float64)
+Y = torch.tensor([1, 0, 1, 0, 0])
+
+
+def shift(network, x, y, eps):
+    """An attack that knows this network: straight to the other side."""
+    assert network(x).shape == (len(x), 2)
+    return (x + eps * (1 - 2 * y)[:, None]).clamp(0, 1)
+
+
+def test_figures_on_a_line():
+    model = SelectiveClassifier(Line(slope=2), AcceptAll())
+    figures = measure_figures(
+        model, X, Y, 0.2, data="five points", autoattack=shift, autoattack_images=3
+    )
+    assert (figures.images, figures.autoattack_images) == (5, 3)
+    assert figures.clean_accuracy == 0.8
+    assert figures.clean_rejected == 0.0
+    assert figures.pgd_accuracy == 0.4
+    assert figures.pgd_mistakes == pytest.approx(0.6)
+    # leads after the attack: 0.6, 0.2, 0.2, 0.6, and 2 at the far end
+    expected = sum(torch.tensor(lead).sigmoid().item() for lead in (0.6, 0.2, 0.2, 0.6, 2.0)) / 5
+    assert figures.pgd_confidence == pytest.approx(expected)
+    assert figures.autoattack_accuracy == pytest.approx(1 / 3)
+    assert figures.autoattack_mistakes == pytest.approx(2 / 3)
+
+
+def test_figures_count_what_gets_past_the_rule():
+    threshold = torch.tensor(0.5).sigmoid().item()  # accepts leads of 0.5 and more
+    model = SelectiveClassifier(Line(slope=2), Confidence(threshold=threshold))
+    figures = measure_figures(model, X, Y, 0.2, data="five points")
+    assert figures.clean_rejected == pytest.approx(0.2)
+    # of the three mistakes, that at 0.55 - 0.2 leads by 0.6, that at 0.35 + 0.2 by 0.2
+    assert figures.pgd_mistakes == pytest.approx(0.4)
+    assert figures.autoattack_accuracy is None
+
+
+def test_the_card_tells_the_recipe_and_the_figures(tmp_path):
+    recipe = quick_recipe("trades", epochs=1, network="lenet-compact")
+    x, y = stripes(24)
+    x = torch.nn.functional.pad(x, (1, 1, 1, 1))
+    result = train(recipe, (x, y), out=tmp_path, progress=False)
+    model = SelectiveClassifier(result.network, AcceptAll())
+    figures = measure_figures(model, x, y, 0.1, data="stripes")
+    figures = replace(
+        figures, autoattack_images=7, autoattack_accuracy=0.25, autoattack_mistakes=0.5
+    )
+    text = write_card(tmp_path, "stripes-trades", figures).read_text()
+    for part in (
+        "# stripes-trades",
+        "cpr-wrap train --recipe stripes-trades --out",
+        "with seed 1",
+        "`trades` (eps 0.1, steps 5",
+        f"| clean accuracy | {100 * figures.clean_accuracy:.1f} % |",
+        f"| accuracy under PGD, 40 steps | {100 * figures.pgd_accuracy:.1f} % |",
+        "| accuracy under AutoAttack (standard, first 7 images) | 25.0 % |",
+        "On 24 images (stripes)",
+    ):
+        assert part in text
+    config = json.loads((tmp_path / CONFIG).read_text())
+    assert config["figures"]["pgd_accuracy"] == figures.pgd_accuracy
+    assert config["recipe"]["method"]["name"] == "trades"

@@ -14,6 +14,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from cpr_wrap.geometry import spread
+
 # The paper's temperature of the smooth maximum.
 TEMPERATURE = 100.0
 
@@ -57,6 +59,7 @@ class Goal(enum.Enum):
 
     REJECTED = "rejected"
     ACCEPTED_MISTAKE = "accepted mistake"
+    MISTAKE = "mistake"  # of the network alone, accepted or not: its decision boundary
 
     def reached(self, predicted: Tensor, accepted: Tensor, y: Tensor) -> Tensor:
         """Tell for each row whether the goal is met.
@@ -71,7 +74,8 @@ class Goal(enum.Enum):
         """
         if self is Goal.REJECTED:
             return ~accepted
-        return accepted & (predicted != y)
+        wrong = predicted != y
+        return wrong if self is Goal.MISTAKE else accepted & wrong
 
 
 class Targets(enum.Enum):
@@ -106,9 +110,37 @@ class Objective:
     shadow: bool = False
     combine: Combine = "sum"
 
-    def value(self, view: View, y: Tensor, target: Tensor) -> Tensor:
-        """Sum of the terms `(N,)`."""
-        return torch.stack(self.terms(view, y, target)).sum(dim=0)
+    def ascent(self, view: View, y: Tensor, target: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Value and direction of climbing at points.
+
+        Args:
+            view: What the network said about `z`.
+            y: True classes `(N,)`.
+            target: Target classes `(N,)`.
+            z: The leaf that the view was made from `(N, ...)`.
+
+        Returns:
+            The sum of the terms `(N,)` and a gradient `(N, ...)`, both without graph.
+        """
+        terms = self.terms(view, y, target)
+        value = torch.stack([term.detach() for term in terms]).sum(dim=0)
+        if self.combine == "sum":
+            (gradient,) = torch.autograd.grad([term.sum() for term in terms], z)
+            return value, gradient
+        first, second = terms
+        (g1,) = torch.autograd.grad(first.sum(), z, retain_graph=True)
+        (g2,) = torch.autograd.grad(second.sum(), z)
+        # Work on the term that lags, along what does not undo the other one.
+        lagging = spread(first.detach() < second.detach(), z)
+        return value, torch.where(lagging, _off(g1, g2), _off(g2, g1))
+
+
+def _off(gradient: Tensor, other: Tensor) -> Tensor:
+    """Remove from each row of `gradient` `(N, ...)` its part along `other`."""
+    flat, along = gradient.flatten(1), other.flatten(1)
+    tiny = torch.finfo(flat.dtype).tiny
+    share = (flat * along).sum(dim=1) / along.square().sum(dim=1).clamp_min(tiny)
+    return gradient - spread(share, gradient) * other
 
 
 def objective(

@@ -165,8 +165,8 @@ class SelectiveClassifier(nn.Module):
         if not isinstance(out, Tensor) or out.dim() != 2 or out.shape[1] < least:
             got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise ValueError(
-                f"expected outputs of shape (N, {least} or more) from the network "
-                f"(rule {self.rule.name!r} reads {self.rule.extra_outputs} extra columns), got {got}"
+                f"expected outputs of shape (N, {least} or more) from the network (rule "
+                f"{self.rule.name!r} reads {self.rule.extra_outputs} extra columns), got {got}"
             )
         if len(out) != len(x):
             raise ValueError(f"expected {len(x)} rows of outputs from the network, got {len(out)}")

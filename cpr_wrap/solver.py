@@ -6,6 +6,7 @@ rows and exchange them between steps. `ascend` is the plain loop over it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,20 @@ from cpr_wrap._checks import check_positive
 from cpr_wrap.geometry import ball, per_row, spread
 
 Keep = Literal["last", "best"]
+
+# What a climb holds for each row; `take` and `join` move these together.
+_ROW_TENSORS = (
+    "x",
+    "z",
+    "radius",
+    "step_size",
+    "velocity",
+    "best",
+    "best_value",
+    "anchor",
+    "anchor_value",
+    "anchor_gradient",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +101,33 @@ class Climb:
         self.ball = ball(pgd.norm)
         self.x = x.detach()
         rows = torch.ones(len(x), dtype=x.dtype, device=x.device)
-        self.radius = radius.to(x.dtype) if isinstance(radius, Tensor) else rows * radius
+        self.radius = (rows * radius).to(x.dtype)
         self.step_size = rows * (pgd.step_size if step_size is None else step_size)
         self.z = self.x if start is None else self.ball.project(start, self.x, self.radius)
         self.velocity = torch.zeros_like(self.x) if pgd.momentum else None
         self.best = self.z
         self.best_value = rows * -torch.inf
-        # Where backtracking returns to: the last accepted point with its value and gradient.
-        self._anchor: tuple[Tensor, Tensor, Tensor] | None = None
+        # Where backtracking returns to: the last accepted point with its value and gradient. No
+        # value is below minus infinity, so the first step is always taken.
+        backtracks = pgd.backtrack is not None
+        self.anchor = self.z if backtracks else None
+        self.anchor_value = self.best_value if backtracks else None
+        self.anchor_gradient = torch.zeros_like(self.x) if backtracks else None
+
+    def take(self, rows: Tensor) -> Climb:
+        """Keep only some rows (indices `(M,)`), in that order."""
+        return self._mapped(lambda name: getattr(self, name).index_select(0, rows))
+
+    def join(self, other: Climb) -> Climb:
+        """Put the rows of another climb with the same settings behind these."""
+        return self._mapped(lambda name: torch.cat([getattr(self, name), getattr(other, name)]))
+
+    def _mapped(self, make: Callable[[str], Tensor]) -> Climb:
+        result = copy.copy(self)
+        for name in _ROW_TENSORS:
+            if getattr(self, name) is not None:
+                setattr(result, name, make(name))
+        return result
 
     def observe(self, value: Tensor) -> None:
         """Remember the points that are better than all before; `value` is `(N,)`."""
@@ -119,19 +153,28 @@ class Climb:
             self.velocity = move = mu * self.velocity + (1 - mu) * move
         self.z = self.ball.project(base + per_row(self.step_size, base) * move, self.x, self.radius)
 
+    def finish(self, value: Tensor) -> Tensor:
+        """Points to return `(N, ...)`, given the objective at `z` after the last step `(N,)`."""
+        if self.pgd.keep == "best":
+            self.observe(value)
+            return self.best
+        if self.anchor is None or self.anchor_value is None:
+            return self.z
+        # A last step that lowered the value is not taken either.
+        return torch.where(spread(value < self.anchor_value, self.z), self.anchor, self.z)
+
     def _backtrack(self, value: Tensor, gradient: Tensor, factor: float) -> tuple[Tensor, Tensor]:
         """Send rows whose last step lowered the value back, with a smaller step."""
-        base = self.z
-        if self._anchor is not None:
-            old, old_value, old_gradient = self._anchor
-            worse = value < old_value
-            self.step_size = torch.where(worse, self.step_size / factor, self.step_size)
-            back = spread(worse, base)
-            base = torch.where(back, old, base)
-            gradient = torch.where(back, old_gradient, gradient)
-            value = torch.where(worse, old_value, value)
-        self._anchor = (base, value, gradient)
-        return base, gradient
+        assert self.anchor is not None
+        assert self.anchor_value is not None
+        assert self.anchor_gradient is not None
+        worse = value < self.anchor_value
+        back = spread(worse, self.z)
+        self.step_size = torch.where(worse, self.step_size / factor, self.step_size)
+        self.anchor = torch.where(back, self.anchor, self.z)
+        self.anchor_value = torch.where(worse, self.anchor_value, value)
+        self.anchor_gradient = torch.where(back, self.anchor_gradient, gradient)
+        return self.anchor, self.anchor_gradient
 
 
 def ascend(
@@ -166,11 +209,10 @@ def ascend(
             (gradient,) = torch.autograd.grad(now.sum(), point, retain_graph=shared is not None)
             shared = None
             climb.step(now.detach(), gradient)
-    if pgd.keep == "last":
+    if pgd.keep == "last" and pgd.backtrack is None:
         return climb.z
     with torch.no_grad():
-        climb.observe(value(climb.z))
-    return climb.best
+        return climb.finish(value(climb.z))
 
 
 @contextmanager

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from cpr_wrap.objective import (
+    View,
     confident_mistake,
     lost_margin,
     low_confidence,
+    objective,
     probability_margin,
 )
 from cpr_wrap.selective import RejectionRule, SelectiveClassifier, register_rule
+
+
+@objective("PGD-backtracking")
+def other_confidence(view: View, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG001
+    """Make the largest wrong class likely, whichever it is: CCAT's own attack."""
+    wrong = view.logits.log_softmax(dim=1).scatter(1, y[:, None], -torch.inf)
+    return (wrong.amax(dim=1),)
 
 
 @register_rule("confidence")

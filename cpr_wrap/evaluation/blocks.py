@@ -1,0 +1,179 @@
+"""Evaluates blocks one by one: stages in order, each finished unit stored, each cost counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cpr_wrap.attacks.adaptive import Stage
+from cpr_wrap.attacks.ensemble import MOST_TARGETS
+from cpr_wrap.evaluation.block import Block, Found, rank_targets
+from cpr_wrap.evaluation.engine import run_stage
+from cpr_wrap.evaluation.steering import Steering
+from cpr_wrap.evaluation.store import Recorder, Store, Unit, digest
+from cpr_wrap.meter import Passes, count_passes
+from cpr_wrap.objective import Goal
+from cpr_wrap.selective import SelectiveClassifier
+
+CLEAN_STAGE = "clean"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """All that the evaluation of a block depends on beside its images.
+
+    Attributes:
+        model: The selective classifier.
+        stages: What is done, in order.
+        eps: The budget.
+        norm: Its norm.
+        seed: The run's seed.
+        batch_size: Rows in a batch.
+        steering: How searches run the network.
+        plan: Name of this list of stages among those that share a store.
+    """
+
+    model: SelectiveClassifier
+    stages: tuple[Stage, ...]
+    eps: float
+    norm: str
+    seed: int
+    batch_size: int
+    steering: Steering
+    plan: str = "main"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """The images of one block: pixels `(B, ...)`, labels `(B,)`, data-set numbers `(B,)`."""
+
+    x: Tensor
+    y: Tensor
+    index: Tensor
+
+    def to(self, device: torch.device) -> Images:
+        """The same on a device."""
+        return Images(x=self.x.to(device), y=self.y.to(device), index=self.index.to(device))
+
+    @property
+    def digest(self) -> str:
+        """A digest of all three."""
+        return digest(self.x, self.y, self.index)
+
+
+Listener = Callable[[Block, str, Passes], None]
+
+
+def evaluate_block(
+    work: Work,
+    images: Images,
+    store: Store | None = None,
+    *,
+    given: Found | None = None,
+    listener: Listener | None = None,
+) -> tuple[Block, list[Unit]]:
+    """Run all stages on a block, or replay them from the store.
+
+    Args:
+        work: What to do.
+        images: On what.
+        store: Where finished units are read and written.
+        given: Accepted mistakes found elsewhere, taken as known from the start (for ablations).
+        listener: Called after every unit.
+
+    Returns:
+        The block as the last stage left it, and its units.
+    """
+    block = Block(
+        work.model,
+        images.x,
+        images.y,
+        images.index,
+        eps=work.eps,
+        norm=work.norm,
+        batch_size=work.batch_size,
+        steering=work.steering,
+    )
+    if given is not None:
+        block.found[Goal.ACCEPTED_MISTAKE] = given
+    key = images.digest if store is not None else ""
+    units: list[Unit] = []
+    for number in range(len(work.stages) + 1):
+        unit = store.load(key, work.plan, number) if store is not None else None
+        if unit is not None:
+            unit.replay(block)
+        else:
+            unit = _do(block, work, number)
+            if store is not None:
+                store.save(key, work.plan, number, unit)
+        units.append(unit)
+        if listener is not None:
+            listener(block, unit.stage, unit.passes)
+    return block, units
+
+
+def _do(block: Block, work: Work, number: int) -> Unit:
+    """Do one unit; after running out of memory once more from its beginning, in half batches."""
+    recorder = Recorder(block)
+    saved = block.snapshot()
+    started = time.perf_counter()
+    note = ""
+    with count_passes() as passes:
+        while True:
+            try:
+                name = _run(block, work, number)
+                break
+            except (torch.OutOfMemoryError, MemoryError) as error:
+                if block.batch_size == 1:
+                    raise RuntimeError(
+                        "out of memory with a batch of a single image; use a smaller network or "
+                        "a device with more memory"
+                    ) from error
+                block.restore(saved)
+                block.batch_size = max(1, block.batch_size // 2)
+                note = f"out of memory: redone with batches of {block.batch_size}"
+    seconds = time.perf_counter() - started
+    return recorder.unit(name, passes, seconds, extras=number == 0, note=note)
+
+
+def _run(block: Block, work: Work, number: int) -> str:
+    if number == 0:
+        block.judge_clean()
+        rank_targets(block, MOST_TARGETS)
+        return CLEAN_STAGE
+    stage = work.stages[number - 1]
+    run_stage(block, stage, work.seed)
+    return stage.name
+
+
+def split(count: int, size: int) -> Iterator[range]:
+    """Positions of the blocks of a data set: fixed by the data set and the size alone."""
+    for first in range(0, count, size):
+        yield range(first, min(first + size, count))
+
+
+def totals(units: Sequence[Sequence[Unit]]) -> list[dict[str, object]]:
+    """Sum up units of many blocks, stage by stage, for tables."""
+    rows: list[dict[str, object]] = []
+    for column in zip(*units, strict=True):
+        passes = sum((unit.passes for unit in column), Passes())
+        rows.append(
+            {
+                "attack": column[0].stage,
+                "forwards": passes.forwards,
+                "backwards": passes.backwards,
+                "seconds": sum(unit.seconds for unit in column),
+                "found_outer": _changed(column, Goal.ACCEPTED_MISTAKE),
+                "found_rejected": _changed(column, Goal.REJECTED),
+            }
+        )
+    return rows
+
+
+def _changed(units: Sequence[Unit], goal: Goal) -> int:
+    key = f"{goal.name}.image"
+    return sum(len(unit.tensors[key]) for unit in units if key in unit.tensors)

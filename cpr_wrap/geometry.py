@@ -126,7 +126,8 @@ class _L2(Ball):
     name = "L2"
 
     def _norm(self, offset: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(offset, dim=1)
+        lengths: Tensor = torch.linalg.vector_norm(offset, dim=1)
+        return lengths
 
     def _lengths(self, offset: Tensor) -> Tensor:
         return spread(self._norm(offset.flatten(1)), offset)

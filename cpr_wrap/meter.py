@@ -56,7 +56,7 @@ class _Tally(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]  # noqa: ARG004
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # noqa: ARG004
         for passes in _active:
             passes.backwards += len(gradient)
         return gradient
@@ -68,5 +68,5 @@ def tally(x: Tensor) -> Tensor:
         return x
     for passes in _active:
         passes.forwards += len(x)
-    counted: Tensor = _Tally.apply(x) if x.requires_grad else x  # type: ignore[no-untyped-call]
+    counted: Tensor = _Tally.apply(x) if x.requires_grad else x
     return counted

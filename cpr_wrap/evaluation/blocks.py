@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from cpr_wrap.evaluation.steering import Steering
 from cpr_wrap.evaluation.store import Recorder, Store, Unit, digest
 from cpr_wrap.meter import Passes, count_passes
 from cpr_wrap.objective import Goal
-from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.selective import SelectiveClassifier, rule_config
 
 CLEAN_STAGE = "clean"
 
@@ -32,7 +33,7 @@ class Work:
         eps: The budget.
         norm: Its norm.
         seed: The run's seed.
-        batch_size: Rows in a batch.
+        batch_size: Rows in a batch; 0 while that is open.
         steering: How searches run the network.
         plan: Name of this list of stages among those that share a store.
     """
@@ -45,6 +46,18 @@ class Work:
     batch_size: int
     steering: Steering
     plan: str = "main"
+
+    def settings(self) -> dict[str, Any]:
+        """All of it but the model's weights, as plain data."""
+        return {
+            "rule": rule_config(self.model.rule),
+            "eps": self.eps,
+            "norm": self.norm,
+            "seed": self.seed,
+            "batch_size": self.batch_size or "auto",
+            **asdict(self.steering),
+            "stages": [repr(stage) for stage in self.stages],
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,73 +13,22 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 import cpr_wrap
-from cpr_wrap._checks import check_eval_mode, check_images, check_labels, check_positive
+from cpr_wrap._checks import check_eval_mode, check_labels, check_positive
 from cpr_wrap.attacks.adaptive import Stage
 from cpr_wrap.attacks.ensemble import BUDGETS, Budget
 from cpr_wrap.evaluation import ranks
 from cpr_wrap.evaluation.ablation import ablation_table
+from cpr_wrap.evaluation.assemble import Finished, details_of, finish, records_of, theory_of
 from cpr_wrap.evaluation.batch import auto_batch_size
-from cpr_wrap.evaluation.block import Block, Found
-from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block, split, totals
+from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block, split
 from cpr_wrap.evaluation.progress import Progress, Status, progress_from
+from cpr_wrap.evaluation.source import Source, source_of
 from cpr_wrap.evaluation.steering import Steering
-from cpr_wrap.evaluation.store import Store, Unit, digest, weights_digest
-from cpr_wrap.meter import Passes
-from cpr_wrap.metrics import PAPER_ALPHAS, Records, RobustnessCurve, theorems_of
-from cpr_wrap.objective import Goal
-from cpr_wrap.selective import SelectiveClassifier, rule_config
+from cpr_wrap.evaluation.store import Store, weights_digest
+from cpr_wrap.metrics import PAPER_ALPHAS, RobustnessCurve
+from cpr_wrap.selective import SelectiveClassifier
 
 DEFAULT_BLOCK = 128
-
-
-@dataclass(frozen=True)
-class Source:
-    """Images to be evaluated, given as tensors or as a data set, read block by block.
-
-    Attributes:
-        x: Images `(N, ...)`, or a data set of (image, label).
-        y: Labels `(N,)` where `x` is a tensor.
-        index: Numbers of the images `(N,)`.
-    """
-
-    x: Tensor | Dataset[Any]
-    y: Tensor | None
-    index: Tensor
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def block(self, rows: range, device: torch.device, dtype: torch.dtype) -> Images:
-        """Read some images, check them and move them to the model."""
-        if isinstance(self.x, Tensor):
-            assert self.y is not None
-            x, y = self.x[rows.start : rows.stop], self.y[rows.start : rows.stop]
-        else:
-            pairs = [self.x[int(self.index[row])] for row in rows]
-            x = torch.stack([torch.as_tensor(image) for image, _ in pairs])
-            y = torch.tensor([int(label) for _, label in pairs])
-            check_images(x)
-        index = self.index[rows.start : rows.stop]
-        return Images(x=x.to(device, dtype), y=y.to(device).long(), index=index.to(device).long())
-
-
-def _source(x: Tensor | Dataset[Any], y: Tensor | None, indices: Sequence[int] | None) -> Source:
-    if isinstance(x, Tensor):
-        if y is None:
-            raise TypeError("y: expected labels beside a tensor of images, got None")
-        check_images(x)
-        check_labels(y, len(x))
-        count = len(x)
-    else:
-        if y is not None:
-            raise TypeError("y: expected None beside a data set, which brings its own labels")
-        if not hasattr(x, "__len__"):
-            raise TypeError(f"x: expected a tensor or a data set with a length, got {type(x)}")
-        count = len(x) if indices is None else len(indices)
-    index = torch.arange(count) if indices is None else torch.as_tensor(indices)
-    if len(index) != count or count == 0:
-        raise ValueError(f"indices: expected one for each of {count} images, got {len(index)}")
-    return Source(x, y, index)
 
 
 def robustness_curve(
@@ -135,79 +83,57 @@ def robustness_curve(
     """
     check_positive(eps, "eps")
     check_eval_mode(model.base)
-    source = _source(x, y, indices)
-    plan = BUDGETS[budget] if isinstance(budget, str) else budget
-    norm = norm or getattr(model.rule, "norm", "Linf")
-    steering = Steering(dtype=dtype, compile=compile, channels_last=channels_last)
-    device, own_dtype = _place(model, source)
-    sample = source.block(range(1), device, own_dtype)
-    classes = _num_classes(model, sample)
+    source = source_of(x, y, indices)
+    started = time.perf_counter()
+    place = _place(model, source)
+    sample = source.block(range(1), *place)
     if source.y is not None:
-        check_labels(source.y, len(source), classes)
-    stages = (*plan.stages(model.rule, eps), *extras)
-    settings: dict[str, Any] = {
-        "rule": rule_config(model.rule),
-        "eps": eps,
-        "norm": norm,
-        "budget": plan.name,
-        "seed": seed,
-        "batch_size": batch_size or "auto",
-        "block_size": block_size or DEFAULT_BLOCK,
-        "dtype": dtype,
-        "compile": compile,
-        "channels_last": channels_last,
-        "device": str(device),
-        "stages": [repr(stage) for stage in stages],
-    }
-    weights = weights_digest(model.base)
-    folder = None
-    if store is not None:
-        folder = Store(store, {**settings, "weights": weights, "version": cpr_wrap.__version__})
-    rows = batch_size or auto_batch_size(model, sample.x)
-    if folder is not None:
-        rows = folder.fix("batch_size", rows)
+        check_labels(source.y, len(source), _num_classes(model, sample))
+    plan = BUDGETS[budget] if isinstance(budget, str) else budget
     work = Work(
         model=model,
-        stages=stages,
+        stages=(*plan.stages(model.rule, eps), *extras),
         eps=eps,
-        norm=norm,
+        norm=norm or str(getattr(model.rule, "norm", "Linf")),
         seed=seed,
-        batch_size=rows,
-        steering=steering,
+        batch_size=batch_size or 0,
+        steering=Steering(dtype=dtype, compile=compile, channels_last=channels_last),
     )
-    started = time.perf_counter()
-    reporter = progress_from(progress, len(source), len(stages) + 1)
-    done = _evaluate(work, source, block_size or DEFAULT_BLOCK, device, own_dtype, folder, reporter)
-    settings["batch_size"] = rows
-    details = _details(settings, done, weights, started)
+    size = block_size or DEFAULT_BLOCK
+    settings = {"budget": plan.name, "block_size": size, "device": str(place[0]), **work.settings()}
+    weights = weights_digest(model.base)
+    folder = _open(store, settings, weights)
+    work = replace(work, batch_size=_batch_size(work, sample, folder))
+    reporter = progress_from(progress, len(source), len(work.stages) + 1)
+    done = _evaluate(work, source, size, place, folder, reporter)
+    details = details_of({**settings, "batch_size": work.batch_size}, done, weights, started)
     if ablation:
         details["ablation"] = ablation_table(
-            work, [d.images for d in done], [d.outer for d in done], folder, device
+            work, [d.images for d in done], [d.outer for d in done], folder, place[0]
         )
-    curve = RobustnessCurve(_records(done, eps, norm), alphas=tuple(alphas), details=details)
-    details["theory"] = _theory(curve, model)
+    records = records_of(done, eps, work.norm)
+    curve = RobustnessCurve(records, alphas=tuple(alphas), details=details)
+    details["theory"] = theory_of(curve, model)
     return curve
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finished:
-    """A block after its evaluation, on the CPU."""
+def _open(store: str | Path | None, settings: dict[str, Any], weights: str) -> Store | None:
+    if store is None:
+        return None
+    return Store(store, {**settings, "weights": weights, "version": cpr_wrap.__version__})
 
-    images: Images
-    outer: Found
-    rejected: Found
-    boundary: Found
-    clean_labels: Tensor
-    base_labels: Tensor
-    units: list[Unit]
+
+def _batch_size(work: Work, sample: Images, store: Store | None) -> int:
+    """The size given, or else the one that a resumed run had, or else what memory allows."""
+    size = work.batch_size or auto_batch_size(work.model, sample.x)
+    return size if store is None else int(store.fix("batch_size", size))
 
 
 def _evaluate(
     work: Work,
     source: Source,
     block_size: int,
-    device: torch.device,
-    dtype: torch.dtype,
+    place: tuple[torch.device, torch.dtype],
     store: Store | None,
     reporter: Progress,
 ) -> list[Finished]:
@@ -217,115 +143,13 @@ def _evaluate(
         for number, rows in enumerate(split(len(source), block_size)):
             if number % ranks.world_size() != ranks.rank():
                 continue
-            images = source.block(rows, device, dtype)
+            images = source.block(rows, *place)
             with ranks.explain_failure(number):
                 block, units = evaluate_block(work, images, store, listener=reporter.listen)
             reporter.block_done(block)
-            mine[number] = _finish(block, units)
+            mine[number] = finish(block, units)
     everyone = ranks.gather(mine)
     return [everyone[number] for number in sorted(everyone)]
-
-
-def _finish(block: Block, units: list[Unit]) -> Finished:
-    return Finished(
-        images=Images(x=block.x.cpu(), y=block.y.cpu(), index=block.index.cpu()),
-        outer=block.found[Goal.ACCEPTED_MISTAKE].cpu(),
-        rejected=block.found[Goal.REJECTED].cpu(),
-        boundary=block.found[Goal.MISTAKE].cpu(),
-        clean_labels=block.clean_labels.cpu(),
-        base_labels=block.base_labels.cpu(),
-        units=[replace(unit, tensors=_counts(unit)) for unit in units],
-    )
-
-
-def _counts(unit: Unit) -> dict[str, Tensor]:
-    """Keep of a unit's tensors only which images it changed: the points are in the block."""
-    return {name: t.cpu() for name, t in unit.tensors.items() if name.endswith(".image")}
-
-
-def _records(done: list[Finished], eps: float, norm: str) -> Records:
-    def column(pick: Callable[[Finished], Tensor]) -> Tensor:
-        return torch.cat([pick(block) for block in done])
-
-    def names(pick: Callable[[Finished], Found]) -> tuple[str, ...]:
-        return tuple(
-            origin.attack if origin else "" for block in done for origin in pick(block).origin
-        )
-
-    # An accepted mistake is a mistake of the network, so it bounds the distance to the boundary.
-    boundary = column(lambda b: torch.minimum(b.boundary.distance, b.outer.distance)).double()
-    outer = column(lambda b: b.outer.distance).double()
-    return Records(
-        index=column(lambda b: b.images.index),
-        label=column(lambda b: b.images.y),
-        clean_label=column(lambda b: b.clean_labels),
-        base_label=column(lambda b: b.base_labels),
-        outer_broken=outer.isfinite(),
-        outer_distance=outer,
-        outer_by=names(lambda b: b.outer),
-        rejected_radius=column(lambda b: b.rejected.distance).double(),
-        rejected_by=names(lambda b: b.rejected),
-        boundary_distance=boundary,
-        eps=eps,
-        norm=norm,
-    )
-
-
-def _details(
-    settings: dict[str, Any], done: list[Finished], weights: str, started: float
-) -> dict[str, Any]:
-    passes = totals([block.units for block in done])
-    total = sum((unit.passes for block in done for unit in block.units), Passes())
-    count = sum(len(block.images.y) for block in done)
-    return {
-        "settings": {**settings, "threads": torch.get_num_threads()},
-        "versions": {
-            "cpr_wrap": cpr_wrap.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "digests": {"weights": weights, "data": digest(*(b.images.digest for b in done))},
-        "passes": passes,
-        "passes_total": {
-            "forwards": total.forwards,
-            "backwards": total.backwards,
-            "per_image": total.total / count,
-        },
-        "seconds": time.perf_counter() - started,
-        "ranks": ranks.world_size(),
-        "provenance": [entry for block in done for entry in _provenance(block)],
-        "points": {
-            "clean": torch.cat([block.images.x for block in done]),
-            "outer": torch.cat([block.outer.point for block in done]),
-            "rejected": torch.cat([block.rejected.point for block in done]),
-        },
-        "notes": sorted({unit.note for block in done for unit in block.units if unit.note}),
-        "ablation": None,
-    }
-
-
-def _provenance(block: Finished) -> list[dict[str, Any]]:
-    kinds = {"outer": block.outer, "rejected": block.rejected, "boundary": block.boundary}
-    return [
-        {kind: found.provenance(row) for kind, found in kinds.items()}
-        for row in range(len(block.images.y))
-    ]
-
-
-def _theory(curve: RobustnessCurve, model: SelectiveClassifier) -> dict[str, Any] | None:
-    """The paper's theorems for this network's boundary distances, where they say something."""
-    radius = getattr(model.rule, "radius", None)
-    if radius is None:
-        return None
-    bound, closed = theorems_of(curve.records, radius)
-    at = torch.tensor(curve.alphas, dtype=torch.float64)
-    return {
-        "alphas": list(curve.alphas),
-        "theorem1": bound.error_at(at).tolist() if bound.applicable else None,
-        "theorem1_why": bound.why,
-        "theorem2": closed.error_at(at).tolist() if closed.applicable else None,
-        "theorem2_why": closed.why,
-    }
 
 
 def _place(model: SelectiveClassifier, source: Source) -> tuple[torch.device, torch.dtype]:

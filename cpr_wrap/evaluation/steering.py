@@ -39,7 +39,7 @@ class Steering:
             return model
         base: nn.Module = copy.deepcopy(model.base)
         if self.channels_last:
-            base = base.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            base = base.to(memory_format=torch.channels_last)
         if self.compile:
             base.compile()
         return SelectiveClassifier(base, model.rule, model.source)

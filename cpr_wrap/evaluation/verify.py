@@ -42,7 +42,7 @@ class Verification:
 def _distance(a: Tensor, b: Tensor, norm: str) -> np.ndarray[Any, Any]:
     difference = a.double().numpy() - b.double().numpy()
     flat = np.abs(difference.reshape(len(difference), -1))
-    return flat.max(axis=1) if norm == "Linf" else np.sqrt((flat**2).sum(axis=1))
+    return np.asarray(flat.max(axis=1) if norm == "Linf" else np.sqrt((flat**2).sum(axis=1)))
 
 
 def _labels(model: SelectiveClassifier, points: Tensor, batch_size: int) -> list[int]:

@@ -1,0 +1,196 @@
+"""Results for others: RobustBench's model_info file, and adversarial images as a tensor file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from cpr_wrap import __version__
+from cpr_wrap.metrics import PAPER_LOSSES, clean_metrics
+from cpr_wrap.report.run import Run, RunLike, as_run
+from cpr_wrap.report.wording import eps_text
+
+Goal = Literal["any", "mistake", "rejection"]
+
+
+def model_info(
+    run: RunLike,
+    *,
+    name: str | None = None,
+    authors: str = "",
+    link: str = "",
+    venue: str = "N/A",
+    architecture: str = "N/A",
+    additional_data: bool | None = None,
+    reported: float | None = None,
+    autoattack_acc: float | None = None,
+) -> dict[str, Any]:
+    """Describe a run the way RobustBench does, in plain values ready for JSON.
+
+    RobustBench knows no rejection, so its accuracies are those of a classifier to whom every
+    rejection is a mistake: `clean_acc` is the share of images accepted and right, and `external`,
+    by which its tables sort, the robustness at alpha = 1 under our attacks. All that rejection
+    changes is under the key `cpr_wrap`.
+
+    Args:
+        run: The run.
+        name: Title of the paper or model; the run's name by default.
+        authors: Who made the model.
+        link: Where to read about it.
+        venue: Where it was published.
+        architecture: Of the base network.
+        additional_data: Was it trained with more than the data set?
+        reported: Robust accuracy its authors report, a share.
+        autoattack_acc: Robust accuracy under AutoAttack, a share, if that was measured; our own
+            attacks never stand in for it.
+    """
+    run = as_run(run)
+    records = run.curve.records
+    right = float((records.clean_label == records.label).double().mean())
+    forwards, backwards = passes_per_prediction(run)
+    return {
+        "link": link,
+        "name": name or run.name,
+        "authors": authors,
+        "additional_data": additional_data,
+        "number_forward_passes": forwards,
+        "dataset": run.dataset,
+        "venue": venue,
+        "architecture": architecture,
+        "eps": eps_text(run.curve.eps),
+        "clean_acc": _percentage(right),
+        "reported": _percentage(reported),
+        "autoattack_acc": _percentage(autoattack_acc),
+        "external": _percentage(run.curve.accuracy_at(1.0)),
+        "footnote": (
+            "A selective classifier; every rejection counts as a mistake here. The robust accuracy "
+            "was measured with adaptive attacks by cpr-wrap."
+        ),
+        "cpr_wrap": _own(run, forwards, backwards),
+    }
+
+
+def _own(run: Run, forwards: int, backwards: int) -> dict[str, Any]:
+    curve = run.curve
+    return {
+        "version": __version__,
+        "images": len(curve.records),
+        "norm": curve.records.norm,
+        "rule": dict(run.rule),
+        "budget": run.settings.get("budget"),
+        "forward_passes_per_prediction": forwards,
+        "backward_passes_per_prediction": backwards,
+        "clean": clean_metrics(curve.records).to_dict(),
+        "robustness_at_alpha": {f"{alpha:g}": curve.accuracy_at(alpha) for alpha in curve.alphas},
+        "total_robust_loss": {loss.name: curve.total_robust_loss(loss) for loss in PAPER_LOSSES},
+        "digests": dict(run.part("digests")),
+    }
+
+
+def passes_per_prediction(run: Run) -> tuple[int, int]:
+    """Forwards and backwards of one prediction.
+
+    CPR with m steps takes one forward at x and one after each step, the first m of them with a
+    backward: m + 1 and m. Other rules read the network's outputs once.
+    """
+    if not run.rule:
+        raise ValueError(
+            f"run {run.name!r} does not say which rejection rule it used (settings.rule), so its "
+            "passes a prediction are unknown; evaluate with robustness_curve, which records it"
+        )
+    if run.rule.get("name") != "cpr":
+        return 1, 0
+    steps = int(run.rule["steps"])
+    return steps + 1, steps
+
+
+def _percentage(share: float | None) -> str | None:
+    """RobustBench writes percentages as text."""
+    return None if share is None else f"{100 * share:.2f}"
+
+
+def write_model_info(run: RunLike, folder: str | Path = "model_info", **fields: Any) -> Path:
+    """Write `model_info` where RobustBench looks for it: FOLDER/dataset/norm/Name.json.
+
+    Args:
+        run: The run.
+        folder: RobustBench's `model_info` folder.
+        fields: What `model_info` takes.
+    """
+    run = as_run(run)
+    if not run.dataset:
+        raise ValueError(
+            f"run {run.name!r} does not say which data set it used, and RobustBench files models "
+            "by data set; save it with extra={'dataset': ...}"
+        )
+    content = model_info(run, **fields)
+    safe = {part: re.sub(r"[^\w+.-]+", "_", part) for part in (run.dataset, run.name)}
+    path = Path(folder) / safe[run.dataset] / run.curve.records.norm / f"{safe[run.name]}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    return path
+
+
+def adversarial_images(run: RunLike, goal: Goal = "any", images: Tensor | None = None) -> Tensor:
+    """One image for each of the test set, in its order: the point found, or the clean image.
+
+    Args:
+        run: A run with its points.
+        goal: `mistake` gives accepted mistakes, `rejection` the nearest rejected points, and `any`
+            the accepted mistake where there is one and else the rejected point, which is what a
+            classifier is up against that must not reject.
+        images: The whole test set `(M, ...)`, to fill in images that were not attacked; by default
+            the attacked images must be the first of the test set.
+
+    Returns:
+        Images `(N, ...)`, or `(M, ...)` with a test set.
+    """
+    run = as_run(run)
+    records, points = run.curve.records, run.points
+    if points is None:
+        raise ValueError(
+            f"run {run.name!r} has no points; expected adversarial.safetensors in its folder"
+        )
+    chosen = points["clean"].clone()
+    if goal not in ("any", "mistake", "rejection"):
+        raise ValueError(f"goal: expected 'any', 'mistake' or 'rejection', got {goal!r}")
+    if goal in ("any", "rejection"):
+        found = records.rejected_radius.isfinite()
+        chosen[found] = points["rejected"][found]
+    if goal in ("any", "mistake"):
+        chosen[records.outer_broken] = points["outer"][records.outer_broken]
+    if images is not None:
+        return _filled(images, chosen, records.index)
+    order = records.index.argsort()
+    if not torch.equal(records.index[order], torch.arange(len(records))):
+        raise ValueError(
+            "expected the first images of the test set, got others; give the whole test set as "
+            "images, so that every point stands in its place"
+        )
+    return chosen[order]
+
+
+def _filled(images: Tensor, chosen: Tensor, index: Tensor) -> Tensor:
+    if images.shape[1:] != chosen.shape[1:] or len(images) <= int(index.max()):
+        raise ValueError(
+            f"images: expected a test set of at least {int(index.max()) + 1} images of shape "
+            f"{tuple(chosen.shape[1:])}, got shape {tuple(images.shape)}"
+        )
+    whole = images.detach().to("cpu", chosen.dtype, copy=True)
+    whole[index] = chosen
+    return whole
+
+
+def write_adversarial_images(
+    run: RunLike, path: str | Path, goal: Goal = "any", images: Tensor | None = None
+) -> Path:
+    """Write `adversarial_images` as the `.pt` file that RobustBench takes for an evaluation."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(adversarial_images(run, goal, images), path)
+    return path

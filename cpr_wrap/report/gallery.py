@@ -1,0 +1,247 @@
+"""A few images with what was found for them, kept with a run so that no model is needed later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from cpr_wrap.metrics import RobustnessCurve
+from cpr_wrap.metrics.records import REJECTED, Records
+from cpr_wrap.selective import SelectiveClassifier
+
+Kind = Literal["mistake", "rejection"]
+
+SCHEMA = 1
+_POINTS: dict[Kind, str] = {"mistake": "outer", "rejection": "rejected"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exhibit:
+    """What is said about one image.
+
+    Attributes:
+        index: Its number in the data set.
+        label: True class.
+        clean_label: Answer to the clean image, -1 where rejected.
+        kind: `mistake` (accepted and wrong) or `rejection`.
+        attack: What found the point.
+        distance: Its distance from the clean image.
+        predicted: Class the network predicts at the point; None where no model was asked.
+        shadow: Class it predicts at T(point); None where the rule has no T or no model was asked.
+        score: The rule's score at the point; None where no model was asked.
+        holds: Did the model give the recorded verdict when asked again? None where not asked.
+    """
+
+    index: int
+    label: int
+    clean_label: int
+    kind: Kind
+    attack: str
+    distance: float
+    predicted: int | None = None
+    shadow: int | None = None
+    score: float | None = None
+    holds: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gallery:
+    """Exhibits and their pictures.
+
+    Attributes:
+        exhibits: One an image.
+        clean: Clean images `(M, C, H, W)`.
+        perturbed: The points found `(M, C, H, W)`.
+        transformed: T at these points `(M, C, H, W)`; None where the rule has no T or no model was
+            asked.
+    """
+
+    exhibits: tuple[Exhibit, ...]
+    clean: Tensor
+    perturbed: Tensor
+    transformed: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("clean", "perturbed", "transformed"):
+            pictures = getattr(self, name)
+            if pictures is None and name == "transformed":
+                continue
+            if pictures.dim() != 4 or pictures.shape[1] not in (1, 3):
+                raise ValueError(
+                    f"{name}: expected images (M, C, H, W) with 1 or 3 channels, "
+                    f"got shape {tuple(pictures.shape)}"
+                )
+            if len(pictures) != len(self.exhibits):
+                raise ValueError(
+                    f"{name}: expected {len(self.exhibits)} images, one an exhibit, "
+                    f"got {len(pictures)}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.exhibits)
+
+
+def make_gallery(
+    model: SelectiveClassifier | None, curve: RobustnessCurve, count: int = 12
+) -> Gallery:
+    """Pick images and ask the model about what was found for them.
+
+    Half of them are accepted mistakes and half rejections, where there are enough of both, each
+    spread evenly from the nearest to the farthest point. Errors of clean images fill up.
+
+    Args:
+        model: The model that was evaluated; None leaves out what only it can tell.
+        curve: A curve with its points (`details["points"]`).
+        count: How many images at most.
+    """
+    if count < 1:
+        raise ValueError(f"count: expected at least 1 image, got {count}")
+    points = curve.details.get("points")
+    if not isinstance(points, Mapping):
+        raise ValueError(
+            "expected a curve with points, got one without; load the run from its folder with "
+            "adversarial.safetensors, or make the gallery right after the evaluation"
+        )
+    picked = _pick(curve.records, count)
+    rows = torch.tensor([row for row, _ in picked], dtype=torch.int64)
+    shape = points["clean"].shape[1:]
+    found = [points[_POINTS[kind]][row] for row, kind in picked]
+    perturbed = torch.stack(found) if found else torch.empty(0, *shape)
+    exhibits = tuple(_exhibit(curve.records, row, kind) for row, kind in picked)
+    gallery = Gallery(exhibits=exhibits, clean=points["clean"][rows], perturbed=perturbed)
+    if model is None or not exhibits:
+        return gallery
+    return _ask(model, gallery)
+
+
+def _pick(records: Records, count: int) -> list[tuple[int, Kind]]:
+    broken, mistake, rejection = (
+        records.outer_broken,
+        records.outer_distance,
+        records.rejected_radius,
+    )
+    mistakes = _spread(mistake, (mistake > 0) & mistake.isfinite())
+    # Where a mistake was found, the search for rejections stops: those radii mean little.
+    rejections = _spread(rejection, ~broken & (rejection > 0) & rejection.isfinite())
+    half = min(len(mistakes), max(count // 2, count - len(rejections)))
+    few_mistakes = _evenly(mistakes, half)
+    few_rejections = _evenly(rejections, min(len(rejections), count - half))
+    picked: list[tuple[int, Kind]] = [(row, "mistake") for row in few_mistakes]
+    picked += [(row, "rejection") for row in few_rejections]
+    clean_mistakes = (mistake == 0).nonzero().flatten().tolist()
+    clean_rejections = ((rejection == 0) & ~broken).nonzero().flatten().tolist()
+    rest: list[tuple[int, Kind]] = [(row, "rejection") for row in clean_rejections]
+    rest += [(row, "mistake") for row in clean_mistakes]
+    return picked + rest[: count - len(picked)]
+
+
+def _spread(distance: Tensor, mask: Tensor) -> list[int]:
+    rows = mask.nonzero().flatten()
+    return [int(row) for row in rows[distance[rows].argsort(stable=True)]]
+
+
+def _evenly(rows: list[int], count: int) -> list[int]:
+    if count <= 1:
+        return rows[:count]
+    return [rows[round(step * (len(rows) - 1) / (count - 1))] for step in range(count)]
+
+
+def _exhibit(records: Records, row: int, kind: Kind) -> Exhibit:
+    mistake = kind == "mistake"
+    distance = records.outer_distance if mistake else records.rejected_radius
+    by = records.outer_by if mistake else records.rejected_by
+    return Exhibit(
+        index=int(records.index[row]),
+        label=int(records.label[row]),
+        clean_label=int(records.clean_label[row]),
+        kind=kind,
+        attack=by[row],
+        distance=float(distance[row]),
+    )
+
+
+def _ask(model: SelectiveClassifier, gallery: Gallery) -> Gallery:
+    like = next(iter(model.parameters()), gallery.perturbed)
+    points = gallery.perturbed.to(device=like.device, dtype=like.dtype)
+    selection = model(points)
+    labels = selection.labels.tolist()
+    shadows: list[int | None] = [None] * len(gallery)
+    transformed = None
+    transform = getattr(model.rule, "transform", None)
+    if transform is not None:
+        with torch.inference_mode(False):
+            moved = transform(model, points)
+            with torch.no_grad():
+                shadows = model.logits(moved).argmax(dim=1).tolist()
+        transformed = moved.detach().to("cpu", gallery.perturbed.dtype)
+    columns = zip(
+        gallery.exhibits,
+        labels,
+        selection.predicted.tolist(),
+        selection.score.tolist(),
+        shadows,
+        strict=True,
+    )
+    exhibits = tuple(
+        Exhibit(
+            **{
+                **asdict(exhibit),
+                "predicted": predicted,
+                "shadow": shadow,
+                "score": score,
+                "holds": _holds(exhibit, label),
+            }
+        )
+        for exhibit, label, predicted, score, shadow in columns
+    )
+    return Gallery(
+        exhibits=exhibits,
+        clean=gallery.clean,
+        perturbed=gallery.perturbed,
+        transformed=transformed,
+    )
+
+
+def _holds(exhibit: Exhibit, label: int) -> bool:
+    if exhibit.kind == "rejection":
+        return label == REJECTED
+    return label not in (REJECTED, exhibit.label)
+
+
+def save_gallery(gallery: Gallery, folder: str | Path) -> Path:
+    """Write `gallery.safetensors` and `gallery.json` into a run's folder, made if need be."""
+    from safetensors.torch import save_file
+
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    pictures = {"clean": gallery.clean, "perturbed": gallery.perturbed}
+    if gallery.transformed is not None:
+        pictures["transformed"] = gallery.transformed
+    save_file({k: v.contiguous() for k, v in pictures.items()}, path / "gallery.safetensors")
+    content = {"schema": SCHEMA, "exhibits": [asdict(exhibit) for exhibit in gallery.exhibits]}
+    (path / "gallery.json").write_text(json.dumps(content, indent=1) + "\n")
+    return path
+
+
+def load_gallery(folder: str | Path) -> Gallery | None:
+    """Read what `save_gallery` wrote; None where the folder has no gallery."""
+    from safetensors.torch import load_file
+
+    path = Path(folder)
+    if not (path / "gallery.json").is_file():
+        return None
+    content: dict[str, Any] = json.loads((path / "gallery.json").read_text())
+    if content.get("schema") != SCHEMA:
+        raise ValueError(
+            f"{path / 'gallery.json'}: expected schema {SCHEMA}, got {content.get('schema')!r}; "
+            "it was written by another version of cpr-wrap"
+        )
+    pictures = load_file(path / "gallery.safetensors")
+    exhibits = tuple(Exhibit(**entry) for entry in content["exhibits"])
+    return Gallery(exhibits=exhibits, **pictures)

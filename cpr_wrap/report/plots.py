@@ -1,0 +1,141 @@
+"""Figures for papers, in matplotlib, which is imported when a figure is made and not before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cpr_wrap._checks import import_extra
+from cpr_wrap.metrics import RobustnessCurve
+from cpr_wrap.report.charts import BINS, grid, jumps, radius_counts
+from cpr_wrap.report.confidence import error_band
+from cpr_wrap.report.run import Run, RunLike, as_run, as_runs, labels
+from cpr_wrap.report.wording import eps_text
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+# Distinguishable for colour-blind readers, and dark enough for print.
+_COLOURS = (
+    "#0b62b0",
+    "#c1440e",
+    "#0d7a5f",
+    "#8a2f8f",
+    "#8a6500",
+    "#3f4bb8",
+    "#a3184f",
+    "#4d5560",
+)
+_DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (4, 1.5, 1, 1.5)), (0, (1.5, 1)))
+
+
+def curve_figure(
+    curves: RunLike | Sequence[RunLike],
+    names: Sequence[str] | None = None,
+    *,
+    band: bool = True,
+    theory: bool = False,
+    size: tuple[float, float] = (4.5, 3.2),
+) -> Any:
+    """Robustness with rejection over alpha.
+
+    Args:
+        curves: Curves, runs or result folders.
+        names: Their names in the legend; by default those of the runs.
+        band: Whether to draw 95 % intervals over images.
+        theory: Whether to draw the theorems where they apply.
+        size: Width and height in inches.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    runs = as_runs(curves)
+    names = labels(runs) if names is None else list(names)
+    if len(names) != len(runs):
+        raise ValueError(f"names: expected {len(runs)}, one a curve, got {len(names)}")
+    figure, axes = _figure(size)
+    for place, (run, name) in enumerate(zip(runs, names, strict=True)):
+        colour = _COLOURS[place % len(_COLOURS)]
+        alphas, heights = jumps(run.curve)
+        dashes = _DASHES[place // len(_COLOURS) % len(_DASHES)]
+        axes.step(alphas, heights, where="post", color=colour, linestyle=dashes, label=name, lw=1.5)
+        if band:
+            _draw_band(axes, run.curve, colour)
+        if theory:
+            _draw_theory(axes, run, colour)
+    axes.set(
+        xlabel=r"$\alpha$ (rejecting within $\alpha\,\epsilon$ is an error)",
+        ylabel="robustness with rejection",
+        xlim=(0, 1),
+        ylim=(0, 1),
+    )
+    if len(runs) > 1 or theory:
+        axes.legend(frameon=False, fontsize="small")
+    return figure
+
+
+def histogram_figure(curve: RunLike, *, size: tuple[float, float] = (4.5, 2.6)) -> Any:
+    """Smallest rejected radii of the images without an accepted mistake, as shares of eps.
+
+    Where distances to the network's boundary were measured, a line shows the ideal rule's.
+
+    Args:
+        curve: A curve, a run or a result folder.
+        size: Width and height in inches.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    run = as_run(curve)
+    counts = radius_counts(run)
+    figure, axes = _figure(size)
+    edges = [place / BINS for place in range(BINS + 1)]
+    axes.stairs(counts["bins"], edges, fill=True, color=_COLOURS[0], label="found", alpha=0.8)
+    if counts["ideal"] is not None:
+        axes.stairs(counts["ideal"], edges, color="black", linestyle=":", label="ideal T")
+        axes.legend(frameon=False, fontsize="small")
+    eps = eps_text(run.curve.eps)
+    axes.set(xlabel=rf"smallest rejected radius / $\epsilon$ ($\epsilon$ = {eps})", xlim=(0, 1))
+    axes.set(ylabel=f"images, {counts['clean']} at 0 and {counts['none']} without left out")
+    axes.yaxis.label.set_fontsize("small")
+    return figure
+
+
+def write_figure(figure: Any, path: str | Path, *, dpi: int = 300) -> Path:
+    """Write a figure as PNG, SVG or PDF, by the file's ending; the same figure, the same bytes."""
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"expected a file that ends in {', '.join(SUFFIXES)}, got {path.name!r}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # No date and no random names: a figure under version control changes only with its data.
+    date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
+    matplotlib = import_extra("matplotlib")
+    with matplotlib.rc_context({"svg.hashsalt": "cpr-wrap"}):
+        figure.savefig(path, dpi=dpi, metadata=date)
+    return path
+
+
+def _figure(size: tuple[float, float]) -> tuple[Any, Any]:
+    # A figure without pyplot: no global state, no window, no backend to choose.
+    figure = import_extra("matplotlib.figure").Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    axes.grid(visible=True, alpha=0.25, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _draw_band(axes: Any, curve: RobustnessCurve, colour: str) -> None:
+    band = error_band(curve, grid())
+    low, high = (1 - band.high).tolist(), (1 - band.low).tolist()
+    axes.fill_between(grid().tolist(), low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _draw_theory(axes: Any, run: Run, colour: str) -> None:
+    for name, line, theorem in zip(
+        ("Theorem 1, at least", "Theorem 2"), (":", "--"), run.theorems or (), strict=False
+    ):
+        if theorem.applicable:
+            heights = (1 - theorem.error_at(grid())).tolist()
+            label = f"{run.name}: {name}"
+            axes.plot(grid().tolist(), heights, line, color=colour, linewidth=1, label=label)

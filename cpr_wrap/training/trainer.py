@@ -259,7 +259,9 @@ class Trainer:
         recipe, numbers = self.recipe, numbers.to(self.device)
         x = AUGMENTATIONS[recipe.augmentation](
             x, noise.keys(recipe.seed, _AUGMENT, self.epoch, numbers)
-        ).contiguous(memory_format=torch.channels_last)
+        )
+        if x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
         keys = noise.keys(recipe.seed, _ATTACK, self.epoch, numbers)
         progress = self._set_rate()
         with self._own_dropout():

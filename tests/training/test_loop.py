@@ -196,11 +196,18 @@ def test_nan_stops_with_the_last_good_state_kept(tmp_path):
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path):
-    recipe = replace(quick_recipe("standard"), lr=1e38)
-    with pytest.raises(RuntimeError, match="Lower lr, or warm eps up for longer"):
+    class Steep(Method):
+        """A loss of zero with a gradient that is not a number."""
+
+        name = "steep"
+
+        def loss(self, network, x, y, keys):
+            return Losses(rows=(network(x) * 0).sqrt().sum(dim=1))
+
+    recipe = replace(quick_recipe("standard"), method=Steep())
+    with pytest.raises(RuntimeError, match=r"a weight is not finite .* Lower lr, or warm eps"):
         train(recipe, (X, Y), network=plain_network(), out=tmp_path, save_seconds=0, progress=False)
-    state = load_state(tmp_path)
-    assert state is None or all(t.isfinite().all() for t in state["network"].values())
+    assert load_state(tmp_path) is None
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -63,7 +63,7 @@ def check_positive(value: float, name: str) -> None:
 
 
 def check_eps(eps: float, name: str = "eps") -> None:
-    """Refuse a budget that is negative, not finite, or plainly in other units than pixels."""
+    """Refuse a budget that is negative or not finite."""
     if not (math.isfinite(eps) and eps >= 0):
         raise ValueError(f"{name}: expected a finite number of at least 0, got {eps}")
 

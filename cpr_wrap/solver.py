@@ -206,13 +206,28 @@ def ascend(
         for _ in range(pgd.steps):
             point = climb.z.detach().requires_grad_() if shared is None else shared
             now = value(point)
-            (gradient,) = torch.autograd.grad(now.sum(), point, retain_graph=shared is not None)
+            gradient = _gradient(now, point, keep_graph=shared is not None)
             shared = None
             climb.step(now.detach(), gradient)
     if pgd.keep == "last" and pgd.backtrack is None:
         return climb.z
     with torch.no_grad():
         return climb.finish(value(climb.z))
+
+
+def _gradient(value: Tensor, point: Tensor, keep_graph: bool) -> Tensor:
+    """Gradient `(N, ...)` at points, of values `(N,)` that each depend on their own point."""
+    gradient = None
+    if value.requires_grad:
+        (gradient,) = torch.autograd.grad(
+            value.sum(), point, retain_graph=keep_graph, allow_unused=True
+        )
+    if gradient is None:
+        raise RuntimeError(
+            "no gradient reaches the input: the network detaches it, or switches gradients off; "
+            "CPR and every gradient attack need it to be differentiable"
+        )
+    return gradient
 
 
 @contextmanager

@@ -256,6 +256,18 @@ def test_right_inside_no_grad():
         assert torch.equal(climbed(bumpy, pixels(3, 4), 0.3, 3, 0.1), expected)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda z: rising(z.detach()),  # no graph at all
+        lambda z: rising(z.detach() * torch.ones(1, requires_grad=True)),  # one without the input
+    ],
+)
+def test_a_function_without_gradient_is_named(value):
+    with pytest.raises(RuntimeError, match="no gradient reaches the input: the network detaches"):
+        climbed(value, line(0.5), 0.1, 1, 0.1)
+
+
 @norms
 @pytest.mark.parametrize("keep", ["last", "best"])
 @pytest.mark.parametrize("backtrack", [None, 2.0])

@@ -110,9 +110,10 @@ class Consistency(RejectionRule):
         Returns:
             T(x) `(N, ...)`, without graph.
         """
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             if outputs is None:
-                x = x.detach().requires_grad_()
+                # Inference tensors cannot enter a graph; their clones can.
+                x = (x.clone() if x.is_inference() else x).detach().requires_grad_()
                 outputs = model.outputs(x)
             known = outputs
             predicted = known.detach().argmax(dim=1)

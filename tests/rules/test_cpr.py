@@ -139,6 +139,14 @@ def test_agrees_with_a_naive_implementation_on_a_curved_network(norm, keep):
     assert 0 < accepted.sum() < len(x)
 
 
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
+def test_t_can_be_asked_for_without_grad_mode(around):
+    model = CPRWrapper(Curved(), radius=0.3, steps=3, step_size=0.1)
+    expected = model.rule.transform(model, pixels(5))
+    with around():
+        assert torch.equal(model.rule.transform(model, pixels(5)), expected)
+
+
 # What a prediction costs, counted without our own counter.
 
 

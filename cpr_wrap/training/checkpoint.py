@@ -54,10 +54,10 @@ def portable(network: nn.Module) -> dict[str, Tensor]:
 
 def save_model(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
     """Write a finished model: its weights, then the config that says how to use them."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     temporary = folder / f"{WEIGHTS}.part"
-    save_file(tensors, str(temporary))
+    temporary.write_bytes(save(tensors))  # save_file would make a file that only we can read
     _replace(folder / WEIGHTS, temporary)
     temporary = folder / f"{CONFIG}.part"
     temporary.write_text(json.dumps(config, indent=2) + "\n")

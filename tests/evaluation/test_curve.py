@@ -1,0 +1,233 @@
+"""What `robustness_curve` promises, on small networks."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import TensorDataset
+
+from cpr_wrap.attacks.adaptive import Attack
+from cpr_wrap.attacks.ensemble import Quick, Standard
+from cpr_wrap.evaluation import robustness_curve, verify_curve
+from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block
+from cpr_wrap.evaluation.progress import Status
+from cpr_wrap.evaluation.steering import Steering
+from cpr_wrap.rules import AcceptAll, Confidence, Consistency, RectifiedConfidence, RejectClass
+from cpr_wrap.selective import SelectiveClassifier
+from tests.devices import only_on
+from tests.toys import Curved, pixels
+
+RULES = {
+    "cpr": Consistency(radius=0.03, steps=4, step_size=0.01),
+    "confidence": Confidence(threshold=0.7),
+    "rcd": RejectClass(),
+    "atrr": RectifiedConfidence(threshold=0.3),
+    "none": AcceptAll(),
+}
+
+
+def make(name: str, count: int = 8, seed: int = 0):
+    rule = RULES[name]
+    model = SelectiveClassifier(Curved(outputs=4 + rule.extra_outputs, seed=seed), rule)
+    x = pixels(count, seed=seed + 1)
+    with torch.no_grad():
+        y = model.logits(x).argmax(dim=1)
+    return model, x, y
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_recorded_point_holds_for_an_independent_checker(name):
+    model, x, y = make(name)
+    curve = robustness_curve(model, x, y, 0.1, budget="standard")
+    check = verify_curve(model, curve)
+    assert check.holds, check.problems
+    assert check.checked >= len(x)
+    records = curve.records
+    if name == "none":
+        assert not records.rejected_radius.isfinite().any()
+    else:
+        assert (records.outer_broken | records.rejected_radius.isfinite()).any()
+
+
+@settings(max_examples=6)
+@given(seed=st.integers(0, 1000), eps=st.floats(0.02, 0.3), name=st.sampled_from(sorted(RULES)))
+def test_curves_never_fall_and_points_stay_in_their_balls(seed, eps, name):
+    model, x, y = make(name, count=5, seed=seed)
+    curve = robustness_curve(model, x, y, eps, budget="quick", seed=seed)
+    errors = curve.error_at(torch.linspace(0, 1, 101, dtype=torch.float64))
+    assert (errors.diff() >= 0).all()
+    check = verify_curve(model, curve)
+    assert check.holds, check.problems
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_quick_is_a_prefix_of_standard(name):
+    rule = RULES[name]
+    quick, standard = Quick().stages(rule, 0.1), Standard().stages(rule, 0.1)
+    assert standard[: len(quick)] == quick
+    model, x, y = make(name)
+    few = robustness_curve(model, x, y, 0.1, budget="quick")
+    many = robustness_curve(model, x, y, 0.1, budget="standard")
+    alphas = torch.linspace(0, 1, 21, dtype=torch.float64)
+    assert (many.error_at(alphas) >= few.error_at(alphas)).all()
+    assert (
+        (many.records.rejected_radius <= few.records.rejected_radius)
+        .logical_or(many.records.outer_broken)
+        .all()
+    )
+
+
+def test_same_seed_same_records_and_the_callers_state_is_untouched():
+    model, x, y = make("cpr", count=3)
+    before = (torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate())
+    one = robustness_curve(model, x, y, 0.1, seed=3)
+    two = robustness_curve(model, x, y, 0.1, seed=3)
+    assert one.records == two.records
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert (before[1] == np.random.get_state()[1]).all()
+    assert before[2] == random.getstate()
+    assert all(p.grad is None and p.requires_grad for p in model.base.parameters())
+
+
+@pytest.mark.parametrize("name", ["cpr", "confidence"])
+def test_answers_do_not_depend_on_the_batch_size(name):
+    model, x, y = make(name)
+    one = robustness_curve(model, x, y, 0.1, batch_size=3, budget="quick")
+    two = robustness_curve(model, x, y, 0.1, batch_size=64, budget="quick")
+    # These networks round alike in any batch, and starts depend on the image alone.
+    assert torch.equal(one.records.outer_broken, two.records.outer_broken)
+    assert torch.allclose(one.records.rejected_radius, two.records.rejected_radius)
+
+
+def test_answers_do_not_depend_on_the_block_size_or_on_the_other_images():
+    model, x, y = make("cpr")
+    whole = robustness_curve(model, x, y, 0.1, budget="quick")
+    part = robustness_curve(model, x, y, 0.1, budget="quick", block_size=5)
+    assert whole.records == part.records
+    tail = robustness_curve(model, x[4:], y[4:], 0.1, budget="quick", indices=range(4, 8))
+    assert whole.records.subset(range(4, 8)) == tail.records
+
+
+def test_a_data_set_gives_what_its_tensors_give():
+    model, x, y = make("confidence")
+    wanted = [7, 2, 5]
+    data = robustness_curve(model, TensorDataset(x, y), eps=0.1, budget="quick", indices=wanted)
+    tensors = robustness_curve(model, x[wanted], y[wanted], 0.1, budget="quick", indices=wanted)
+    assert data.records == tensors.records
+    assert data.records.index.tolist() == wanted
+
+
+def test_passes_are_counted_for_every_attack_and_add_up():
+    model, x, y = make("cpr")
+    forwards = backwards = 0
+
+    def count_forward(module, args):
+        nonlocal forwards
+        forwards += len(args[0])
+
+    def count_backward(module, grad_in, grad_out):
+        nonlocal backwards
+        backwards += len(grad_out[0])
+
+    hooks = [
+        model.base.register_forward_pre_hook(count_forward),
+        model.base.register_full_backward_hook(count_backward),
+    ]
+    curve = robustness_curve(model, x, y, 0.1, batch_size=8, budget="quick")
+    for hook in hooks:
+        hook.remove()
+    rows, total = curve.details["passes"], curve.details["passes_total"]
+    assert rows[0]["attack"] == "clean"
+    assert sum(row["forwards"] for row in rows) == total["forwards"]
+    # One forward more: a probe of the number of classes, before any work.
+    assert forwards == total["forwards"] + 1
+    assert backwards == total["backwards"]
+
+
+def test_ablation_runs_every_attack_alone():
+    model, x, y = make("cpr", count=4)
+    curve = robustness_curve(model, x, y, 0.1, budget="standard", ablation=True)
+    rows = {(row["goal"], row["attack"]): row for row in curve.details["ablation"]}
+    assert ("accepted mistake", "CHCMOA") in rows
+    assert ("rejected", "PDIA") in rows
+    for (goal, _), row in rows.items():
+        ensemble = curve.accuracy_at(1.0 if goal == "rejected" else 0.0)
+        assert row["robustness"] >= ensemble - 1e-12
+
+
+def test_progress_is_told_and_reaches_the_end():
+    model, x, y = make("confidence")
+    heard: list[Status] = []
+    curve = robustness_curve(model, x, y, 0.1, budget="quick", block_size=5, progress=heard.append)
+    assert heard[-1].fraction == pytest.approx(1)
+    assert heard[-1].passes == sum(
+        curve.details["passes_total"][k] for k in ("forwards", "backwards")
+    )
+    assert heard[-1].error_at_0 == pytest.approx(curve.error_at(0.0))
+    assert heard[-1].error_at_1 == pytest.approx(curve.error_at(1.0))
+    assert heard[-1].seconds_left == pytest.approx(0, abs=1e-6)
+    fractions = [status.fraction for status in heard]
+    assert fractions == sorted(fractions)
+
+
+def test_a_bar_can_be_shown(capsys):
+    model, x, y = make("none", count=2)
+    robustness_curve(model, x, y, 0.1, budget="quick", progress=True)
+    assert capsys.readouterr().out == ""  # it is on standard error
+
+
+def test_tensors_are_made_on_their_inputs_device():
+    for name in ("cpr", "confidence"):
+        model, x, y = make(name, count=3)
+        work = Work(
+            model=model,
+            stages=tuple(s for s in Standard().stages(model.rule, 0.1) if isinstance(s, Attack)),
+            eps=0.1,
+            norm="Linf",
+            seed=0,
+            batch_size=8,
+            steering=Steering(),
+        )
+        with only_on("cpu"):
+            evaluate_block(work, Images(x=x, y=y, index=y))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"y": None}, TypeError, "expected labels beside a tensor"),
+        ({"eps": -1.0}, ValueError, "eps: expected a finite number above 0"),
+        ({"eps": 0.0}, ValueError, "eps: expected a finite number above 0"),
+        ({"budget": "huge"}, LookupError, "unknown budget 'huge'"),
+        ({"norm": "L7"}, LookupError, "unknown norm 'L7'"),
+        ({"indices": [1, 2]}, ValueError, "indices: expected one for each of 8 images, got 2"),
+        ({"y": torch.full((8,), 9)}, ValueError, "expected labels from 0 to 3"),
+        ({"y": torch.zeros(5, dtype=torch.int64)}, ValueError, "one label for each of the 8"),
+        ({"x": torch.full((8, 1, 2, 2), torch.nan)}, ValueError, "NaN"),
+        ({"x": torch.full((8, 1, 2, 2), 3.0)}, ValueError, r"pixels in \[0, 1\]"),
+        ({"x": iter([]), "y": None}, TypeError, "a data set with a length"),
+        ({"dtype": "fp8"}, ValueError, "dtype: expected bf16, fp16 or None"),
+    ],
+)
+def test_bad_input_is_refused_before_any_work(change, error, text):
+    model, x, y = make("confidence")
+    with pytest.raises(error, match=text):
+        robustness_curve(**{"model": model, "x": x, "y": y, "eps": 0.1, **change})
+
+
+def test_labels_beside_a_data_set_are_refused():
+    model, x, y = make("confidence")
+    with pytest.raises(TypeError, match="brings its own labels"):
+        robustness_curve(model, TensorDataset(x, y), y, 0.1)
+
+
+def test_training_mode_is_refused():
+    model, x, y = make("confidence")
+    model.base.train()
+    with pytest.raises(ValueError, match="eval mode"):
+        robustness_curve(model, x, y, 0.1)

@@ -1,0 +1,90 @@
+"""The command `cpr-wrap`: each command parses, calls the library, and prints.
+
+Nothing here imports torch before a command runs: `cpr-wrap --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from cpr_wrap.cli import (
+    attack,
+    bench,
+    calibrate,
+    compare,
+    curve,
+    demo,
+    listing,
+    predict,
+    report,
+    train,
+    verify,
+)
+from cpr_wrap.cli._groups import flattened
+from cpr_wrap.cli._run import reported
+
+__all__ = ["app", "main"]
+
+# In the order in which `cpr-wrap --help` shows them.
+_COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
+    "demo": ("Start here", demo.demo),
+    "list": ("Start here", listing.list_names),
+    "curve": ("Evaluate", curve.curve),
+    "attack": ("Evaluate", attack.attack),
+    "verify": ("Evaluate", verify.verify),
+    "calibrate": ("Make and use models", calibrate.calibrate),
+    "train": ("Make and use models", train.train),
+    "predict": ("Make and use models", predict.predict),
+    "report": ("Show", report.report),
+    "compare": ("Show", compare.compare),
+    "bench": ("Show", bench.bench),
+}
+
+app = typer.Typer(
+    name="cpr-wrap",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from cpr_wrap import __version__
+
+        typer.echo(f"cpr-wrap {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """What does it cost when your classifier may say "I don't know", and someone attacks it?
+
+    Example: cpr-wrap demo
+    """
+
+
+def _help(function: Callable[..., None]) -> str:
+    """A command's docstring with each paragraph on one line, for the terminal to break."""
+    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+for _name, (_panel, _function) in _COMMANDS.items():
+    app.command(_name, help=_help(_function), rich_help_panel=_panel)(
+        reported(flattened(_function))
+    )
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="cpr-wrap")

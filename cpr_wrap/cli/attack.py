@@ -1,0 +1,116 @@
+"""`cpr-wrap attack`: one attack alone, and how many of its points hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cpr_wrap.cli import _show
+from cpr_wrap.cli._load import (
+    load_images,
+    load_model,
+    pick_device,
+    threat_eps,
+    threat_norm,
+    warn_of_open_rule,
+)
+from cpr_wrap.cli.options import Address, BatchSize, Common, DataOptions, Eps, ModelOptions, Seed
+
+if TYPE_CHECKING:
+    from cpr_wrap.metrics import RobustnessCurve
+    from cpr_wrap.selective import SelectiveClassifier
+
+
+def attack(
+    address: Address,
+    name: Annotated[
+        str,
+        typer.Argument(help="The attack; see `cpr-wrap list attacks`.", show_default=False),
+    ],
+    *,
+    eps: Eps = None,
+    iterations: Annotated[int, typer.Option(min=1, help="Steps of each climb (our attacks).")] = 50,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="Random starts beside the image itself (our attacks).")
+    ] = 1,
+    seed: Seed = 0,
+    batch_size: BatchSize = None,
+    model: ModelOptions,
+    data: DataOptions,
+    common: Common,
+) -> None:
+    """Run one attack, AutoAttack or any attack of Foolbox, and count the points that hold.
+
+    An attack only proposes: its points are projected into the ball, judged by the model, and
+    checked once more by other code.
+
+    Example: cpr-wrap attack bundled:mnist-compact-at CHCMOA --eps 0.3 --num 50 --radius 0.1
+    --steps 20 --step-size 0.01
+    """
+    from cpr_wrap.cli._attacks import Alone, find_attack
+    from cpr_wrap.evaluation import robustness_curve
+
+    loaded = load_model(address, model, pick_device(common.device))
+    eps = threat_eps(eps, loaded.facts)
+    stage = find_attack(name, loaded.model.rule, iterations=iterations, restarts=restarts)
+    images = load_images(data, loaded.facts)
+    warn_of_open_rule(loaded.model)
+    found = robustness_curve(
+        loaded.model,
+        images.images,
+        images.labels,
+        eps,
+        budget=Alone(stage=stage),
+        seed=seed,
+        batch_size=batch_size,
+        norm=threat_norm(model, loaded.facts),
+        indices=images.indices.tolist(),
+        progress=True,
+    )
+    counts = _count(loaded.model, found, stage.name)
+    if common.as_json:
+        _show.print_json({"model": address, "rule": loaded.model.rule, **counts})
+    else:
+        _print(counts)
+
+
+def _count(model: SelectiveClassifier, found: RobustnessCurve, name: str) -> dict[str, Any]:
+    from cpr_wrap.evaluation import verify_curve
+
+    records = found.records
+    right = records.clean_label == records.label
+    mistakes = right & records.outer_broken
+    rejections = right & ~records.outer_broken & records.rejected_radius.isfinite()
+    checked = verify_curve(model, found)
+    return {
+        "attack": name,
+        "norm": records.norm,
+        "eps": records.eps,
+        "images": len(records),
+        "right_when_clean": int(right.sum()),
+        "accepted_mistakes": int(mistakes.sum()),
+        "rejections": int(rejections.sum()),
+        "resisted": int((right & ~mistakes & ~rejections).sum()),
+        "passes_per_image": found.details["passes_total"]["per_image"],
+        "seconds": found.details["seconds"],
+        "problems": checked.problems,
+    }
+
+
+def _print(counts: dict[str, Any]) -> None:
+    typer.echo(
+        f"{counts['right_when_clean']} of {counts['images']} images are answered right when clean"
+    )
+    typer.echo(
+        f"{counts['attack']} made {counts['accepted_mistakes']} of them accepted and wrong and "
+        f"{counts['rejections']} rejected, within {counts['norm']} {counts['eps']:g}; "
+        f"{counts['resisted']} resisted"
+    )
+    for problem in counts["problems"]:
+        typer.echo(f"does not hold: {problem}")
+    if not counts["problems"]:
+        typer.echo("every recorded point holds when checked again")
+    typer.echo(
+        f"{counts['passes_per_image']:,.0f} passes an image, {_show.duration(counts['seconds'])}"
+    )

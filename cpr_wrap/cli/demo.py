@@ -1,0 +1,218 @@
+"""`cpr-wrap demo`: the whole story offline, on a bundled model and bundled images."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cpr_wrap.cli import _show
+from cpr_wrap.cli._load import pick_device
+from cpr_wrap.cli._run import command_line, resumable
+from cpr_wrap.cli.options import Common
+
+if TYPE_CHECKING:
+    from cpr_wrap.calibration import CalibrationRecord
+    from cpr_wrap.data import ImageData
+    from cpr_wrap.metrics import RobustnessCurve
+    from cpr_wrap.selective import SelectiveClassifier
+
+ADDRESS, EPS, REJECT_RATE = "bundled:mnist-compact-at", 0.3, 0.01
+_BATCH = 250  # of clean images
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """The network under one rule.
+
+    Attributes:
+        name: What to call it.
+        model: The selective classifier.
+        calibration: How its rule was set, None where there is nothing to set.
+    """
+
+    name: str
+    model: SelectiveClassifier
+    calibration: CalibrationRecord | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The rule and what its calibration measured."""
+        rule = f"{self.name}: {_show.describe_rule(self.model.rule)}"
+        if self.calibration is None:
+            return rule
+        record = self.calibration
+        return f"{rule}, rejects {record.num_rejected} of {record.num_correct}"
+
+
+def demo(
+    *,
+    num: Annotated[int, typer.Option(min=1, max=1000, help="Test images to attack.")] = 100,
+    budget: Annotated[str, typer.Option(help="How hard to attack.")] = "quick",
+    out: Annotated[Path, typer.Option(help="Where to write results.")] = Path("cpr-wrap-demo"),
+    common: Common,
+) -> None:
+    """Show everything on a small MNIST model, offline, in a few minutes.
+
+    Calibrates consistent-prediction rejection (CPR), attacks it adaptively, and compares it with
+    confidence rejection and with no rejection at all. Writes an HTML report.
+
+    Example: cpr-wrap demo
+    """
+    from cpr_wrap.data import load_data
+
+    started = time.perf_counter()
+    tell = _quietly if common.as_json else typer.echo
+    test, validation = load_data("mnist", "robust"), load_data("mnist", "validation")
+    tell(f"{ADDRESS}: a small network, trained adversarially on MNIST at Linf eps {EPS:g}.")
+    tell(f"Two rules may reject. Both are set on {len(validation):,} validation images to reject")
+    tell(f"{_show.percent(REJECT_RATE)} of the right answers:")
+    contenders = _contenders(pick_device(common.device), validation)
+    for each in contenders:
+        tell(f"  {each.sentence}")
+    clean = [_clean(each.model, test) for each in contenders]
+    tell(f"\nOn {len(test):,} clean test images:\n\n{_clean_table(contenders, clean)}\n")
+    tell(f"Attacking the first {num} of them, each rule by attacks made for it …")
+    with resumable(f"finished work is in {out / 'store'}"):
+        curves = [_attack(each.model, test, num, budget, out / "store") for each in contenders]
+    report = _write(contenders, curves, clean, out)
+    if common.as_json:
+        _show.print_json(_summary(contenders, curves, clean) | {"report": report})
+        return
+    _conclude([each.name for each in contenders], curves)
+    tell(f"{_show.duration(time.perf_counter() - started)}. The report: {report}")
+
+
+def _quietly(text: str) -> None:
+    """Say nothing: standard output is for JSON."""
+
+
+def _contenders(device: Any, validation: ImageData) -> list[Contender]:
+    """The same network with CPR and with confidence rejection, calibrated alike, and bare."""
+    from cpr_wrap.calibration import calibrate
+    from cpr_wrap.zoo import load
+
+    x, y = validation.images.to(device), validation.labels.to(device)
+    cpr = load(ADDRESS, rule="cpr", steps=20, step_size=0.01, radius=0.1, device=device)
+    confidence = load(ADDRESS, rule="confidence", device=device)
+    none = load(ADDRESS, rule="none", device=device)
+    found = [
+        Contender(name=name, model=calibration.model, calibration=calibration.record)
+        for name, calibration in (
+            ("CPR", calibrate(cpr, x, y, REJECT_RATE)),
+            ("confidence", calibrate(confidence, x, y, REJECT_RATE)),
+        )
+    ]
+    return [*found, Contender(name="no rejection", model=none)]
+
+
+def _clean(model: SelectiveClassifier, test: ImageData) -> dict[str, float]:
+    import torch
+
+    from cpr_wrap.metrics import accuracy_with_rejection, f1_like, rejection_rate
+
+    device = next(model.base.parameters()).device
+    answers = [model.predict(batch.to(device)).cpu() for batch in test.images.split(_BATCH)]
+    predicted = torch.cat(answers)
+    return {
+        "accuracy_with_rejection": accuracy_with_rejection(predicted, test.labels),
+        "rejection_rate": rejection_rate(predicted),
+        "f1_like": f1_like(predicted, test.labels),
+        "images": len(test),
+    }
+
+
+def _attack(
+    model: SelectiveClassifier, test: ImageData, num: int, budget: str, store: Path
+) -> RobustnessCurve:
+    from cpr_wrap.evaluation import robustness_curve
+
+    return robustness_curve(
+        model,
+        test.images[:num],
+        test.labels[:num],
+        EPS,
+        budget=budget,
+        store=store,
+        indices=test.indices[:num].tolist(),
+        progress=True,
+    )
+
+
+def _write(
+    contenders: Sequence[Contender],
+    curves: Sequence[RobustnessCurve],
+    clean: Sequence[dict[str, float]],
+    out: Path,
+) -> Path:
+    from cpr_wrap.evaluation import save_result
+    from cpr_wrap.report import make_gallery, save_gallery, write_report
+
+    folders = []
+    for each, curve, figures in zip(contenders, curves, clean, strict=True):
+        extra = {
+            "name": each.name,
+            "model": ADDRESS,
+            "dataset": "mnist",
+            "command": command_line(),
+            "calibration": _show.plain(each.calibration),
+            "clean_test": figures,
+        }
+        folder = save_result(curve, out / each.name.replace(" ", "-").lower(), extra=extra)
+        save_gallery(make_gallery(each.model, curve), folder)
+        folders.append(folder)
+    return write_report(folders, out / "report.html")
+
+
+def _summary(
+    contenders: Sequence[Contender],
+    curves: Sequence[RobustnessCurve],
+    clean: Sequence[dict[str, float]],
+) -> dict[str, Any]:
+    runs = {
+        each.name: {
+            "rule": each.model.rule,
+            "calibration": each.calibration,
+            "clean_test": figures,
+            **curve.summary(),
+        }
+        for each, curve, figures in zip(contenders, curves, clean, strict=True)
+    }
+    return {"model": ADDRESS, "runs": runs}
+
+
+def _clean_table(contenders: Sequence[Contender], clean: Sequence[dict[str, float]]) -> str:
+    from cpr_wrap.report import Cell, Column, Table
+
+    titles = ("rule", "right, of those accepted", "rejected", "F1-like")
+    names = ("accuracy_with_rejection", "rejection_rate", "f1_like")
+    return Table(
+        columns=tuple(Column(title, words=title == "rule") for title in titles),
+        rows=tuple(
+            (Cell(each.name), *(Cell(_show.percent(figures[name])) for name in names))
+            for each, figures in zip(contenders, clean, strict=True)
+        ),
+    ).render("text")
+
+
+def _conclude(names: Sequence[str], curves: Sequence[RobustnessCurve]) -> None:
+    from cpr_wrap.report import Cell, Column, Run, Table, comparison
+
+    columns = (Column("α"), *(Column(name) for name in names))
+    rows = tuple(
+        (Cell(f"{alpha:g}"), *(Cell(_show.percent(curve.accuracy_at(alpha))) for curve in curves))
+        for alpha in curves[0].alphas
+    )
+    typer.echo(
+        "\nRobustness with rejection. An image counts as lost if an accepted mistake was found\n"
+        "within eps, or a rejection within α · eps: rejecting a nearly clean image is an error,\n"
+        "rejecting a heavily perturbed one is what the rule is for.\n"
+    )
+    typer.echo(Table(columns=columns, rows=rows).render("text") + "\n")
+    _show.draw(curves, names)
+    runs = [Run.of(curve, name) for curve, name in zip(curves, names, strict=True)]
+    typer.echo(f"\n{comparison(runs).render('text')}\n")

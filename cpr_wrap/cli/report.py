@@ -1,0 +1,58 @@
+"""`cpr-wrap report`: one HTML file, and pictures and files for others, from result folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cpr_wrap.cli import _show
+from cpr_wrap.cli.compare import Folders
+from cpr_wrap.cli.options import Common, option
+
+if TYPE_CHECKING:
+    from cpr_wrap.report import Run
+
+
+def report(
+    folders: Folders,
+    *,
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+    title: Annotated[str | None, option("Heading of the report.")] = None,
+    figure: Annotated[
+        Path | None, option("Also draw the curves for a paper: a .png, .svg or .pdf file.")
+    ] = None,
+    robustbench: Annotated[
+        Path | None,
+        option("Also write RobustBench's model_info and adversarial images to this folder."),
+    ] = None,
+    common: Common,
+) -> None:
+    """Write runs as one HTML file that needs nothing else: curves, losses, pictures, settings.
+
+    Nothing is computed anew: --device has no effect here.
+
+    Example: cpr-wrap report runs/at runs/trades --out report.html --figure curves.svg
+    """
+    from cpr_wrap.report import Run, curve_figure, write_figure, write_report
+
+    runs = [Run.load(folder) for folder in folders]
+    written = [write_report(runs, out, title)]
+    if figure is not None:
+        written.append(write_figure(curve_figure(runs), figure))
+    if robustbench is not None:
+        for run in runs:
+            written += _for_robustbench(run, robustbench)
+    if common.as_json:
+        _show.print_json({"written": written})
+        return
+    for path in written:
+        typer.echo(f"written to {path}")
+
+
+def _for_robustbench(run: Run, folder: Path) -> list[Path]:
+    from cpr_wrap.report import write_adversarial_images, write_model_info
+
+    info = write_model_info(run, folder)
+    return [info, write_adversarial_images(run, info.with_suffix(".pt"))]

@@ -1,0 +1,200 @@
+"""`cpr-wrap train`: a robust network for those who have none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cpr_wrap.cli import _show
+from cpr_wrap.cli._load import pick_device
+from cpr_wrap.cli._processes import several_processes
+from cpr_wrap.cli._run import resumable
+from cpr_wrap.cli.options import IMAGES, Common, number, option
+
+if TYPE_CHECKING:
+    from cpr_wrap.data import ImageData
+    from cpr_wrap.training import Recipe, TrainingResult
+
+_RECIPE, _LOOP = "Changes to the recipe", "Training"
+_VALIDATION_IMAGES = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What to do otherwise than the recipe says.
+
+    Attributes:
+        method: Training method.
+        network: Name of the network.
+        epochs: How often every image is seen.
+        batch_size: Images a step.
+        lr: Learning rate.
+        seed: Seed of everything random.
+        eps: Budget of the attack in training.
+    """
+
+    method: Annotated[str | None, option("Train by this method.", panel=_RECIPE)] = None
+    network: Annotated[str | None, option("Train this network, e.g. resnet20.", panel=_RECIPE)] = (
+        None
+    )
+    epochs: Annotated[int | None, option("Epochs.", panel=_RECIPE, min=1)] = None
+    batch_size: Annotated[int | None, option("Images a step.", panel=_RECIPE, min=1)] = None
+    lr: Annotated[float | None, option("Learning rate.", panel=_RECIPE)] = None
+    seed: Annotated[int | None, option("Seed of everything random.", panel=_RECIPE)] = None
+    eps: Annotated[float | None, number("Budget in training, e.g. 8/255.", panel=_RECIPE)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingImages:
+    """What to learn from.
+
+    Attributes:
+        images: An image folder in place of the recipe's data set.
+        validation: An image folder to watch the training with.
+        num: How many images.
+        data_dir: Where data sets are.
+        download: Whether to fetch what is missing.
+    """
+
+    images: Annotated[
+        Path | None, option("Image folder in place of the recipe's data set.", panel=IMAGES)
+    ] = None
+    validation: Annotated[
+        Path | None, option("Image folder to watch the training with.", panel=IMAGES)
+    ] = None
+    num: Annotated[int | None, option("Learn from only so many images.", panel=IMAGES, min=1)] = (
+        None
+    )
+    data_dir: Annotated[
+        Path | None,
+        option("Where data sets are; by default $CPR_WRAP_DATA, else data.", panel=IMAGES),
+    ] = None
+    download: Annotated[bool, option("Fetch what is missing.", "--download", panel=IMAGES)] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """How to run the training.
+
+    Attributes:
+        resume: Go on from the state in the folder.
+        early_stop: Epochs without gain after which to stop.
+        amp: Compute in bfloat16 where that is safe.
+        compile: Compile the network.
+        workers: Processes that load images.
+    """
+
+    resume: Annotated[
+        bool,
+        typer.Option(help="Go on from the state in OUT, or begin anew.", rich_help_panel=_LOOP),
+    ] = True
+    early_stop: Annotated[
+        int | None,
+        option("Stop after so many epochs without gain in robustness.", panel=_LOOP, min=1),
+    ] = None
+    amp: Annotated[bool, option("Compute in bfloat16 where safe.", "--amp", panel=_LOOP)] = False
+    compile: Annotated[bool, option("Use torch.compile.", "--compile", panel=_LOOP)] = False
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes that load images.", rich_help_panel=_LOOP)
+    ] = 0
+
+
+def train(
+    *,
+    recipe: Annotated[str, typer.Option(help="See `cpr-wrap list recipes`.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option(help="Folder for the state and the model.", show_default=False)
+    ],
+    changes: Changes,
+    images: TrainingImages,
+    loop: Loop,
+    common: Common,
+) -> None:
+    """Train a network by a recipe, and save it so that `local:OUT` loads it with its rule.
+
+    Stopped, the same command goes on from the last state. Several processes share every batch
+    when started by `torchrun --nproc-per-node N -m cpr_wrap train …`.
+
+    Example: cpr-wrap train --recipe mnist-compact-at --out runs/at
+    """
+    from cpr_wrap.training import RECIPES
+    from cpr_wrap.training import train as train_network
+
+    chosen = _changed(RECIPES[recipe], changes)
+    data, validation = _load(images, chosen)
+    device = pick_device(common.device)
+    with several_processes(device) as leads:
+        with resumable(f"the last state is in {out}"):
+            result = train_network(
+                chosen,
+                data,
+                out=out,
+                validation=validation,
+                resume=loop.resume,
+                early_stop=loop.early_stop,
+                device=device,
+                amp=loop.amp,
+                compile=loop.compile,
+                workers=loop.workers,
+            )
+        if leads:
+            _print(result, out, common)
+
+
+def _changed(recipe: Recipe, changes: Changes) -> Recipe:
+    from cpr_wrap.training import METHODS
+
+    names = ("network", "epochs", "batch_size", "lr", "seed")
+    wanted = {name: getattr(changes, name) for name in names}
+    new: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+    method = recipe.method
+    if changes.method is not None:
+        # What the two methods have in common stays: eps, steps, norm.
+        kind = METHODS[changes.method]
+        shared = kind.__dataclass_fields__.keys() & method.__dataclass_fields__.keys()
+        method = kind(**{name: getattr(method, name) for name in shared})
+    if changes.eps is not None:
+        method = method.scaled(changes.eps / _eps(method))
+    return replace(recipe, method=method, **new)
+
+
+def _eps(method: Any) -> float:
+    if not hasattr(method, "eps"):
+        raise ValueError(f"method {method.name!r} attacks nothing, so it takes no --eps")
+    return float(method.eps)
+
+
+def _load(options: TrainingImages, recipe: Recipe) -> tuple[ImageData, ImageData | None]:
+    from cpr_wrap.data import load_data, load_folder
+
+    validation = None if options.validation is None else load_folder(options.validation)
+    if options.images is not None:
+        return load_folder(options.images, num=options.num), validation
+    where = {"data_dir": options.data_dir, "download": options.download}
+    data = load_data(recipe.dataset, "train", num=options.num, **where)  # type: ignore[arg-type]
+    if validation is None:
+        held_out = load_data(recipe.dataset, "validation", **where)  # type: ignore[arg-type]
+        first = slice(0, _VALIDATION_IMAGES)
+        validation = replace(
+            held_out,
+            images=held_out.images[first],
+            labels=held_out.labels[first],
+            indices=held_out.indices[first],
+        )
+    return data, validation
+
+
+def _print(result: TrainingResult, out: Path, common: Common) -> None:
+    if common.as_json:
+        _show.print_json({"folder": result.folder, "history": result.history})
+        return
+    last = result.history[-1]
+    typer.echo(
+        f"{len(result.history)} epochs, loss {last.loss:.3f}; on validation images "
+        f"{_show.percent(last.validation_clean)} clean, "
+        f"{_show.percent(last.validation_robust)} under attack"
+    )
+    typer.echo(f"saved to {out}; next: cpr-wrap curve local:{out} --num 100")

@@ -30,7 +30,7 @@ SLOW = {
     "eagerpy": {"attacks/foolbox.py"},
     "foolbox": {"attacks/foolbox.py"},
     "huggingface_hub": {"zoo/timm.py"},
-    "matplotlib": {"metrics/curve_plot.py"},
+    "matplotlib": {"metrics/curve_plot.py", "report/plots.py"},
     "pandas": {"metrics/curve.py"},
     "pyautoattack": {"attacks/autoattack.py", "zoo/robustbench.py"},
     "robustbench": {"zoo/robustbench.py"},

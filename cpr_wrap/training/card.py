@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from cpr_wrap.attacks.autoattack import AutoAttackOnBase
+from cpr_wrap.data import ImageData
 from cpr_wrap.selective import SelectiveClassifier
 from cpr_wrap.training.checkpoint import CONFIG
 from cpr_wrap.training.measure import clean_accuracy, pgd_points
+from cpr_wrap.zoo import load
 
 CARD = "README.md"
+# What a model that was trained against nothing is measured at: the paper's budgets.
+DEFAULT_EPS = {"mnist": 0.3, "svhn": 8 / 255, "cifar10": 8 / 255}
 
-AutoAttack = Callable[[nn.Module, Tensor, Tensor, float], Tensor]
-"""From a network of class logits, images, labels and eps to attacked images."""
+
+class Proposer(Protocol):
+    """An attack on the network's class logits, e.g. `AutoAttackOnBase()`."""
+
+    def perturb(
+        self,
+        model: SelectiveClassifier,
+        x: Tensor,
+        y: Tensor,
+        eps: float,
+        *,
+        norm: str,
+        seed: int,
+        index: Tensor,
+    ) -> Tensor:
+        """Points `(N, C, H, W)`; the image itself where nothing was found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +80,7 @@ def measure_figures(
     *,
     data: str,
     pgd_steps: int = 40,
-    autoattack: AutoAttack | None = None,
+    autoattack: Proposer | None = None,
     autoattack_images: int = 200,
 ) -> CardFigures:
     """Measure what a card says.
@@ -74,7 +92,7 @@ def measure_figures(
         eps: Budget, Linf.
         data: What these images are, in words.
         pgd_steps: Steps of PGD.
-        autoattack: Runs AutoAttack on class logits; left out if None.
+        autoattack: AutoAttack on the class logits; left out if None.
         autoattack_images: On how many of the images, from the first.
     """
     k = model.logits(x[:1]).shape[1]
@@ -84,7 +102,10 @@ def measure_figures(
     attacked: dict[str, Any] = {}
     if autoattack is not None:
         first = slice(0, autoattack_images)
-        points = autoattack(model.as_logits("base"), x[first], y[first], eps)
+        index = torch.arange(len(y), device=y.device)[first]
+        points = autoattack.perturb(
+            model, x[first], y[first], eps, norm="Linf", seed=0, index=index
+        )
         attacked = {
             "autoattack_images": len(points),
             "autoattack_accuracy": clean_accuracy(model.base, points, y[first], k),
@@ -102,6 +123,30 @@ def measure_figures(
         pgd_mistakes=mistakes,
         **attacked,
     )
+
+
+def make_card(folder: str | Path, name: str, data: ImageData, *, autoattack_images: int) -> Path:
+    """Measure a trained model and write its card.
+
+    Args:
+        folder: A folder that `train` wrote.
+        name: The model's name, which is its recipe's.
+        data: Test images of the data set it was trained on.
+        autoattack_images: How many of them AutoAttack gets, 0 for none.
+    """
+    model = load(f"local:{folder}")
+    config = json.loads((Path(folder) / CONFIG).read_text())
+    first, last = int(data.indices[0]), int(data.indices[-1])
+    figures = measure_figures(
+        model,
+        data.images,
+        data.labels,
+        config.get("eps", DEFAULT_EPS[data.name]),
+        data=f"test images {first} to {last} of {data.name}",
+        autoattack=AutoAttackOnBase() if autoattack_images else None,
+        autoattack_images=autoattack_images,
+    )
+    return write_card(folder, name, figures)
 
 
 def _judge(model: SelectiveClassifier, x: Tensor) -> Tensor:
@@ -159,7 +204,7 @@ with seed {recipe["seed"]}, torch {config["versions"]["torch"]}, in {minutes:.0f
 
 | setting | value |
 |---|---|
-{_recipe_rows(recipe)}
+{_recipe_rows(recipe, thresholded=config["rule"]["name"] in ("confidence", "atrr"))}
 
 ## Measured
 
@@ -174,10 +219,10 @@ Attacks that know the rejection rule are stronger than these; see `cpr-wrap curv
 """
 
 
-def _recipe_rows(recipe: dict[str, Any]) -> str:
+def _recipe_rows(recipe: dict[str, Any], *, thresholded: bool) -> str:
     rows = []
     for key, value in recipe.items():
-        if key == "rule_settings" or (key == "reject_rate" and not value):
+        if key == "rule_settings" or (key == "reject_rate" and not thresholded):
             continue
         text = _settings(value) if isinstance(value, dict) else _short(value)
         rows.append(f"| {key.replace('_', ' ')} | {text} |")

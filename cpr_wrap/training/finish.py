@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cpr_wrap import __version__
 from cpr_wrap.calibration import calibrate
-from cpr_wrap.selective import RULES, RejectionRule, SelectiveClassifier, rule_config
+from cpr_wrap.selective import RejectionRule, SelectiveClassifier, rule_config
 from cpr_wrap.training.checkpoint import portable, save_model
 from cpr_wrap.training.history import EpochRecord
 from cpr_wrap.training.method import AdversarialMethod
@@ -34,9 +34,8 @@ def trained_rule(
         validation: Images `(N, C, H, W)` and labels `(N,)` to set a threshold on; without them
             a rule that needs one accepts everything until it is calibrated.
     """
-    name = recipe.method.rule_name
-    rule = RULES[name](**recipe.rule_settings)
-    if name not in _CALIBRATED or validation is None:
+    rule = recipe.rule
+    if rule.name not in _CALIBRATED or validation is None:
         return rule
     model = SelectiveClassifier(network, rule)
     return calibrate(model, *validation, recipe.reject_rate).model.rule

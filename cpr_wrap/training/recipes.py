@@ -14,6 +14,8 @@ from typing import Any
 from cpr_wrap._checks import check_eps, check_positive, check_share
 from cpr_wrap._registry import Registry
 from cpr_wrap.networks import NETWORKS
+from cpr_wrap.rules import Consistency
+from cpr_wrap.selective import RejectionRule, rule_from_config
 from cpr_wrap.training.at import AT
 from cpr_wrap.training.atrr import ATRR
 from cpr_wrap.training.augmentation import AUGMENTATIONS
@@ -87,6 +89,17 @@ class Recipe:
             raise ValueError(f"warmup: expected a share of the training, got {self.warmup}")
         NETWORKS[self.network]
         AUGMENTATIONS[self.augmentation]
+        _ = self.rule  # refuses settings of another rule now, not after the training
+
+    @property
+    def rule(self) -> RejectionRule:
+        """The rejection rule that the trained network gets, before any calibration."""
+        return rule_from_config({"name": self.method.rule_name, **self.rule_settings})
+
+    def with_method(self, method: Method) -> Recipe:
+        """The same recipe with another method, and the settings of the rule if it stays."""
+        stays = method.rule_name == self.method.rule_name
+        return replace(self, method=method, rule_settings=self.rule_settings if stays else {})
 
 
 def describe_recipe(recipe: Recipe) -> dict[str, Any]:
@@ -122,7 +135,7 @@ _MNIST_T = {"radius": 0.1, "steps": 20, "step_size": 0.01}
 
 
 def _rule_settings(method: Method) -> Mapping[str, Any]:
-    return _MNIST_T if method.rule_name == "cpr" else {}
+    return _MNIST_T if method.rule_name == Consistency.name else {}
 
 
 def _mnist(method: AdversarialMethod | Standard) -> Recipe:

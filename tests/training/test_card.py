@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cpr_wrap.data import ImageData
 from cpr_wrap.rules import AcceptAll, Confidence
 from cpr_wrap.selective import SelectiveClassifier
 from cpr_wrap.training import train
-from cpr_wrap.training.card import measure_figures, write_card
+from cpr_wrap.training.card import make_card, measure_figures, write_card
 from cpr_wrap.training.checkpoint import CONFIG
 from tests.toys import Line
 from tests.training.making import quick_recipe, stripes
@@ -19,16 +20,19 @@ X = torch.tensor([[0.55], [0.35], [0.75], [0.15], [0.9]], dtype=torch.float64)
 Y = torch.tensor([1, 0, 1, 0, 0])
 
 
-def shift(network, x, y, eps):
+class Shift:
     """An attack that knows this network: straight to the other side."""
-    assert network(x).shape == (len(x), 2)
-    return (x + eps * (1 - 2 * y)[:, None]).clamp(0, 1)
+
+    def perturb(self, model, x, y, eps, *, norm, seed, index):
+        assert (norm, seed) == ("Linf", 0)
+        assert index.tolist() == list(range(len(x)))
+        return (x + eps * (1 - 2 * y)[:, None]).clamp(0, 1)
 
 
 def test_figures_on_a_line():
     model = SelectiveClassifier(Line(slope=2), AcceptAll())
     figures = measure_figures(
-        model, X, Y, 0.2, data="five points", autoattack=shift, autoattack_images=3
+        model, X, Y, 0.2, data="five points", autoattack=Shift(), autoattack_images=3
     )
     assert (figures.images, figures.autoattack_images) == (5, 3)
     assert figures.clean_accuracy == 0.8
@@ -77,3 +81,20 @@ def test_the_card_tells_the_recipe_and_the_figures(tmp_path):
     config = json.loads((tmp_path / CONFIG).read_text())
     assert config["figures"]["pgd_accuracy"] == figures.pgd_accuracy
     assert config["recipe"]["method"]["name"] == "trades"
+
+
+def test_a_card_is_made_of_a_folder_and_test_images(tmp_path):
+    recipe = quick_recipe("at", epochs=1, network="lenet-compact")
+    x, y = stripes(24)
+    data = ImageData(
+        images=torch.nn.functional.pad(x, (1, 1, 1, 1)),
+        labels=y,
+        indices=torch.arange(100, 124),
+        name="mnist",
+        part="robust",
+        num_classes=3,
+    )
+    train(recipe, data, out=tmp_path, progress=False)
+    text = make_card(tmp_path, "stripes-at", data, autoattack_images=0).read_text()
+    assert "On 24 images (test images 100 to 123 of mnist), Linf attacks with eps = 0.1" in text
+    assert "AutoAttack" not in text

@@ -6,10 +6,13 @@ from dataclasses import replace
 import pytest
 
 from cpr_wrap.networks import build_network, network_settings
+from cpr_wrap.rules import Consistency, RejectClass
 from cpr_wrap.training.at import AT
 from cpr_wrap.training.method import METHODS, AdversarialMethod
+from cpr_wrap.training.rcd import RCD
 from cpr_wrap.training.recipes import RECIPES, Recipe, describe_recipe, recipe_from_description
 from cpr_wrap.training.schedule import Decay, Milestones
+from cpr_wrap.training.trades import TRADES
 
 SHAPES = {"mnist": (1, 28, 28), "svhn": (3, 32, 32), "cifar10": (3, 32, 32)}
 
@@ -80,12 +83,22 @@ def test_what_the_published_code_does_otherwise_has_its_own_name():
         ({"momentum": 1.0}, ValueError, r"momentum: expected a number in \[0, 1\), got 1.0"),
         ({"warmup": 2.0}, ValueError, "warmup: expected a share of the training, got 2.0"),
         ({"network": "resnet21"}, LookupError, "unknown network 'resnet21'. Did you mean"),
+        ({"rule_settings": {"radios": 1}}, ValueError, "rule 'cpr' does not take the settings"),
         ({"augmentation": "crop"}, LookupError, "unknown augmentation 'crop'"),
     ],
 )
 def test_impossible_recipes_are_refused(change, error, match):
     with pytest.raises(error, match=match):
         replace(Recipe(method=AT()), **change)
+
+
+def test_another_method_keeps_the_rules_settings_only_with_the_rule():
+    at = RECIPES["mnist-compact-at"]
+    assert at.rule == Consistency(radius=0.1, steps=20, step_size=0.01)
+    assert at.with_method(TRADES(eps=0.2)).rule == at.rule
+    rcd = at.with_method(RCD(eps=0.2))
+    assert rcd.rule == RejectClass()
+    assert replace(rcd, method=at.method, rule_settings=at.rule_settings) == at
 
 
 def test_a_description_that_is_none_is_refused():

@@ -1,0 +1,375 @@
+"""AutoAttack on us, both ways: on the bare network as the paper does, and adapted to our goal.
+
+PyPI's `pyautoattack` and `autoattack` from GitHub both work. Their components are run directly,
+not through `run_standard_evaluation`: that one installs a trace function, which takes the place of
+a debugger's, and offers a resume that cannot succeed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import warnings
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from cpr_wrap import noise
+from cpr_wrap._checks import check_eps, check_labels, import_extra
+from cpr_wrap._registry import Registry
+from cpr_wrap.attacks.guests import batch_seed, guest
+from cpr_wrap.attacks.views import BaseLogits, GoalLogits
+from cpr_wrap.geometry import ball, spread
+from cpr_wrap.selective import SelectiveClassifier
+
+PACKAGES = ("pyautoattack", "autoattack")
+
+
+class Version(NamedTuple):
+    """A composition of AutoAttack.
+
+    Attributes:
+        base: The package's own version that it starts from.
+        components: What is run, in this order.
+        n_iter: Iterations of APGD and FAB; None for the package's.
+        n_targets: Targets of APGD-T and FAB-T; None for the package's.
+    """
+
+    base: str
+    components: tuple[str, ...]
+    n_iter: int | None = None
+    n_targets: int | None = None
+
+
+VERSIONS: Registry[Version] = Registry("version of AutoAttack")
+VERSIONS.register("standard")(Version("standard", ("apgd-ce", "apgd-t", "fab-t", "square")))
+VERSIONS.register("plus")(
+    Version("plus", ("apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"))
+)
+VERSIONS.register("small")(Version("standard", ("apgd-ce", "apgd-t"), n_iter=20, n_targets=3))
+
+# Where the packages keep each component.
+_ATTRIBUTES = {
+    "apgd-ce": "apgd",
+    "apgd-dlr": "apgd",
+    "apgd-t": "apgd_targeted",
+    "fab": "fab",
+    "fab-t": "fab",
+    "square": "square",
+}
+
+# The difference-of-logits loss reads the third largest logit, its targeted form the fourth.
+_FEWEST_CLASSES = {"apgd-dlr": 3, "apgd-t": 4}
+
+
+class Plan(NamedTuple):
+    """What AutoAttack will run on a given model and images.
+
+    Attributes:
+        components: Names in order.
+        notes: What had to be left out or replaced, and why; empty if nothing.
+    """
+
+    components: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _AutoAttack(ABC):
+    """The two ways share everything but what AutoAttack gets to see."""
+
+    version: str = "standard"
+    components: tuple[str, ...] | None = None
+    n_iter: int | None = None
+    n_restarts: int | None = None
+    n_targets: int | None = None
+    n_queries: int | None = None
+    package: Literal["auto", "pyautoattack", "autoattack"] = "auto"
+    verbose: bool = False
+
+    _title: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        VERSIONS[self.version]
+        for name in self.components or ():
+            if name not in _ATTRIBUTES:
+                raise ValueError(
+                    f"components: expected names among {', '.join(_ATTRIBUTES)}, got {name!r}"
+                )
+        if self.components == ():
+            raise ValueError("components: expected at least one, or None for the version's own")
+        for name in ("n_iter", "n_restarts", "n_targets", "n_queries"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: expected at least 1, got {value}")
+        if self.package not in ("auto", *PACKAGES):
+            raise ValueError(
+                f"package: expected auto, {' or '.join(PACKAGES)}, got {self.package!r}"
+            )
+
+    @property
+    def name(self) -> str:
+        """The name in tables."""
+        return self._title if self.version == "standard" else f"{self._title}-{self.version}"
+
+    def plan(self, num_classes: int, shape: tuple[int, ...], norm: str) -> Plan:
+        """Tell what will be run.
+
+        Args:
+            num_classes: Number of classes k.
+            shape: Shape of one image.
+            norm: `Linf` or `L2`.
+        """
+        names: list[str] = []
+        notes: list[str] = []
+        for name in self.components or VERSIONS[self.version].components:
+            fewest = _FEWEST_CLASSES.get(name, 2)
+            if num_classes < fewest:
+                instead = "apgd-dlr" if num_classes == 3 else "apgd-ce"
+                notes.append(
+                    f"{name} reads {fewest} logits and there are {num_classes} classes: "
+                    f"{instead} takes its place"
+                )
+                name = instead
+            if name == "square" and not _square_fits(shape, norm):
+                notes.append(
+                    f"square needs images (C, H, W){' of at least 5 x 5' * (norm == 'L2')} "
+                    f"and these have the shape {shape}: left out"
+                )
+                continue
+            if name not in names:
+                names.append(name)
+        return Plan(tuple(names), tuple(notes))
+
+    def perturb(
+        self,
+        model: SelectiveClassifier,
+        x: Tensor,
+        y: Tensor,
+        eps: float,
+        *,
+        norm: str,
+        seed: int,
+        index: Tensor,
+    ) -> Tensor:
+        """Propose a point for each image, the image itself where AutoAttack finds none.
+
+        Args:
+            model: The selective classifier.
+            x: Images `(N, ...)`.
+            y: True classes `(N,)`.
+            eps: Budget in pixel units.
+            norm: `Linf` or `L2`.
+            seed: The run's seed.
+            index: Numbers of the images in their data set `(N,)`. APGD's random starts depend on
+                the seed and an image's number alone; Square draws for a whole batch.
+
+        Returns:
+            Points `(N, ...)`.
+        """
+        ball(norm)
+        check_eps(eps)
+        check_labels(y, len(x))
+        package = _load(self.package)
+        points = x.detach().clone(memory_format=torch.contiguous_format)
+        if eps == 0:
+            return points
+        notes: set[str] = set()
+        with guest(model, seed, logger="auto-attack", verbose=self.verbose), torch.no_grad():
+            for rows, view in self._groups(model, y, x.dtype):
+                group = _Group(points[rows], y[rows].long(), index[rows], eps, norm, seed)
+                found, plan = self._attack(package, view, group)
+                points[rows] = found
+                notes.update(plan.notes)
+        for note in sorted(notes):
+            warnings.warn(f"{self.name}: {note}", stacklevel=2)
+        return points
+
+    def _attack(self, package: Any, view: nn.Module, group: _Group) -> tuple[Tensor, Plan]:
+        """Run the components one after another, each on the images that still stand."""
+        points = group.x.clone()
+        logits = view(points)
+        num_classes = logits.shape[1]
+        plan = self.plan(num_classes, tuple(points.shape[1:]), group.norm)
+        standing = (logits.argmax(dim=1) == group.y).nonzero().squeeze(1)
+        for name in plan.components:
+            if len(standing) == 0:
+                break
+            part = group.take(standing)
+            attack = self._component(package, name, view, part, num_classes)
+            found = attack.perturb(part.x.float(), part.y).to(points.dtype)
+            broken = view(found).argmax(dim=1) != part.y
+            points[standing[broken]] = found[broken]
+            standing = standing[~broken]
+        return points, plan
+
+    @abstractmethod
+    def _groups(
+        self, model: SelectiveClassifier, y: Tensor, dtype: torch.dtype
+    ) -> Iterator[tuple[Tensor, nn.Module]]:
+        """Rows `(M,)` and the view of the model to attack them through."""
+
+    def _component(
+        self, package: Any, name: str, view: nn.Module, group: _Group, num_classes: int
+    ) -> Any:
+        """One of AutoAttack's attacks, set up as the version and our settings want it."""
+        version = VERSIONS[self.version]
+        # Keywords that both packages know.
+        common = {"norm": group.norm, "eps": group.eps, "device": group.x.device}
+        common["seed"] = batch_seed(group.seed, group.index)
+        whole = package.AutoAttack(view, version=version.base, **common)
+        attack = getattr(whole, _ATTRIBUTES[name])
+        n_iter = self.n_iter or version.n_iter
+        if n_iter is not None and name != "square":
+            # Made anew, because APGD derives its checkpoints from the number at birth.
+            restarts = attack.n_restarts
+            attack = type(attack)(view, n_iter=n_iter, n_restarts=restarts, **common)
+        if name == "fab-t":
+            attack.targeted, attack.n_restarts = True, 1
+        if hasattr(attack, "n_target_classes"):
+            # Both packages assume ten classes.
+            wanted = self.n_targets or version.n_targets or attack.n_target_classes
+            attack.n_target_classes = min(wanted, num_classes - 1)
+        if self.n_restarts is not None:
+            attack.n_restarts = self.n_restarts
+        if name == "square" and self.n_queries is not None:
+            attack.n_queries = self.n_queries
+        if name in ("apgd-ce", "apgd-dlr"):
+            attack.loss = name.removeprefix("apgd-")
+        if name.startswith("apgd"):
+            attack.attack_single_run = group.started(attack.attack_single_run, name)
+        attack.verbose = self.verbose
+        return attack
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoAttackOnBase(_AutoAttack):
+    """AutoAttack on the network's k class logits, as the paper runs it.
+
+    It stops at the first mistake of the bare network; whether that slips past the rule is for the
+    evaluation to say. Images that the network gets wrong already are left as they are.
+
+    Attributes:
+        version: `standard` (APGD-CE, APGD-T, FAB-T and Square as published, up to 9,800 passes an
+            image), `plus`, or `small` (APGD-CE of 20 iterations and APGD-T of 20 iterations on
+            the 3 likeliest targets, below 200 passes).
+        components: Names to run in place of the version's: `apgd-ce`, `apgd-dlr`, `apgd-t`,
+            `fab`, `fab-t`, `square`.
+        n_iter: Iterations of APGD and FAB; None for the version's.
+        n_restarts: Restarts of every component; None for the version's.
+        n_targets: Targets of APGD-T and FAB-T, at most k - 1; None for the version's.
+        n_queries: Queries of Square; None for the version's.
+        package: `pyautoattack`, `autoattack`, or `auto` for whichever is installed.
+        verbose: Let the package print.
+    """
+
+    _title = "AutoAttack"
+
+    def _groups(
+        self, model: SelectiveClassifier, y: Tensor, dtype: torch.dtype
+    ) -> Iterator[tuple[Tensor, nn.Module]]:
+        yield torch.arange(len(y), device=y.device), BaseLogits(model, dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveAutoAttack(_AutoAttack):
+    """AutoAttack's components after our goal: a point counts when it is accepted and wrong.
+
+    AutoAttack passes points without labels, so it is run once for each true class, through
+    `GoalLogits`. Every step asks about T(z), so that a pass of AutoAttack costs as much as a call
+    of the selective classifier; hence `small` by default.
+
+    Attributes:
+        version: As in `AutoAttackOnBase`.
+        components: As in `AutoAttackOnBase`.
+        n_iter: As in `AutoAttackOnBase`.
+        n_restarts: As in `AutoAttackOnBase`.
+        n_targets: As in `AutoAttackOnBase`.
+        n_queries: As in `AutoAttackOnBase`.
+        package: As in `AutoAttackOnBase`.
+        verbose: As in `AutoAttackOnBase`.
+    """
+
+    version: str = "small"
+
+    _title = "adaptive AutoAttack"
+
+    def _groups(
+        self, model: SelectiveClassifier, y: Tensor, dtype: torch.dtype
+    ) -> Iterator[tuple[Tensor, nn.Module]]:
+        for label in y.unique().tolist():
+            yield (y == label).nonzero().squeeze(1), GoalLogits(model, label, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Images that one view is attacked with.
+
+    Attributes:
+        x: Images `(M, ...)`.
+        y: True classes `(M,)`.
+        index: Numbers of the images in their data set `(M,)`.
+        eps: Budget in pixel units.
+        norm: `Linf` or `L2`.
+        seed: The run's seed.
+    """
+
+    x: Tensor
+    y: Tensor
+    index: Tensor
+    eps: float
+    norm: str
+    seed: int
+
+    def take(self, rows: Tensor) -> _Group:
+        """Some of the images."""
+        return replace(self, x=self.x[rows], y=self.y[rows], index=self.index[rows])
+
+    def started(self, run: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """APGD's climb from a random start that depends on the image and not on its batch.
+
+        As in AutoAttack the start is on the surface of the ball, in a random direction.
+
+        Args:
+            run: The method `attack_single_run(x, y, x_init)` of one of its attacks.
+            name: The component, for the seed.
+        """
+        known = _fingerprint(self.x)
+        around = ball(self.norm)
+        calls = itertools.count()
+
+        def climb(x: Tensor, y: Tensor, x_init: Tensor | None = None) -> Any:
+            if x_init is None:
+                # It attacks the rows that stand and does not say which: find them again.
+                row = (_fingerprint(x)[:, None] == known).int().argmax(dim=1)
+                parts = (zlib.crc32(name.encode()), self.index[row], next(calls))
+                offset = around.uniform_offset(x, 1.0, noise.keys(self.seed, *parts))
+                length = around.distance(offset, torch.zeros_like(offset))
+                x_init = x + offset * spread(self.eps / length, x).to(x.dtype)
+            return run(x, y, x_init=x_init)
+
+        return climb
+
+
+def _fingerprint(x: Tensor) -> Tensor:
+    """A number for each image `(N, ...)`, from its bits as AutoAttack sees them `(N,)`."""
+    bits = x.float().flatten(1).contiguous().view(torch.int32).long()
+    weight = noise.keys(0, torch.arange(bits.shape[1], device=x.device))
+    return (bits * weight).sum(dim=1)
+
+
+def _square_fits(shape: tuple[int, ...], norm: str) -> bool:
+    return len(shape) == 3 and (norm != "L2" or min(shape[1:]) >= 5)
+
+
+def _load(package: str) -> Any:
+    """The AutoAttack package to use."""
+    if package != "auto":
+        return import_extra(package)
+    installed = (name for name in PACKAGES if importlib.util.find_spec(name) is not None)
+    return import_extra(next(installed, PACKAGES[0]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
@@ -105,7 +105,8 @@ class Objective:
     """
 
     name: str
-    terms: Terms
+    # Out of the repr, which is part of a store's key: a function's address differs in each process.
+    terms: Terms = field(repr=False)
     targets: Targets = Targets.NONE
     shadow: bool = False
     combine: Combine = "sum"

@@ -76,7 +76,7 @@ def describe_rule(rule: RejectionRule) -> str:
     if config.get("keep") == "last":
         config.pop("keep")
     text = [
-        f"{key.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{key} {value}"
+        f"{key.replace('_', ' ')} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
         for key, value in config.items()
     ]
     return f"{name} ({', '.join(text)})"

@@ -12,7 +12,7 @@ import typer
 
 from cpr_wrap.cli import _show
 from cpr_wrap.cli._load import pick_device
-from cpr_wrap.cli._run import command_line, resumable
+from cpr_wrap.cli._run import command_line, resumable, say
 from cpr_wrap.cli.options import Common
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def demo(
     tell(f"\nOn {len(test):,} clean test images:\n\n{_clean_table(contenders, clean)}\n")
     tell(f"Attacking the first {num} of them, each rule by attacks made for it …")
     with resumable(f"finished work is in {out / 'store'}"):
-        curves = [_attack(each.model, test, num, budget, out / "store") for each in contenders]
+        curves = [_attack(each, test, num, budget, out / "store") for each in contenders]
     report = _write(contenders, curves, clean, out)
     if common.as_json:
         _show.print_json(_summary(contenders, curves, clean) | {"report": report})
@@ -127,12 +127,13 @@ def _clean(model: SelectiveClassifier, test: ImageData) -> dict[str, float]:
 
 
 def _attack(
-    model: SelectiveClassifier, test: ImageData, num: int, budget: str, store: Path
+    contender: Contender, test: ImageData, num: int, budget: str, store: Path
 ) -> RobustnessCurve:
     from cpr_wrap.evaluation import robustness_curve
 
+    say(f"{contender.name}:")
     return robustness_curve(
-        model,
+        contender.model,
         test.images[:num],
         test.labels[:num],
         EPS,

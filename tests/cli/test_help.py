@@ -1,0 +1,62 @@
+"""Every command says what it does, with an example, at once and without torch."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+import cpr_wrap
+from cpr_wrap.cli import _COMMANDS
+
+_SHARED = ("--device", "--json", "--debug")
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_every_command_has_an_example_and_the_shared_options(name, type_command):
+    answer = type_command(name, "--help")
+    assert answer.exit_code == 0
+    assert f"Example: cpr-wrap {name}" in answer.output
+    for option in _SHARED:
+        assert option in answer.output
+
+
+def test_the_program_lists_its_commands_in_order(type_command):
+    answer = type_command("--help")
+    assert "Example: cpr-wrap demo" in answer.output
+    places = [answer.output.index(f" {name} ") for name in _COMMANDS]
+    assert places == sorted(places)
+
+
+def test_no_command_is_a_usage_error_that_shows_the_help(type_command):
+    answer = type_command()
+    assert answer.exit_code == 2
+    assert "Usage: cpr-wrap" in answer.output
+
+
+def test_version(type_command):
+    assert type_command("--version").output == f"cpr-wrap {cpr_wrap.__version__}\n"
+
+
+def test_help_is_quick_and_imports_no_torch():
+    program = (
+        "import sys; from cpr_wrap.cli import app; sys.argv = ['cpr-wrap', 'curve', '--help']\n"
+        "try: app()\n"
+        "finally: print('torch' in sys.modules, 'numpy' in sys.modules, file=sys.stderr)"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.stderr == "False False\n"
+    assert "Usage: cpr-wrap curve" in done.stdout
+    # The processor's time, not the wall's: other work on this machine is not our fault.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
+
+
+def test_python_m_is_the_same_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "cpr_wrap", "--version"], capture_output=True, text=True
+    )
+    assert done.stdout == f"cpr-wrap {cpr_wrap.__version__}\n"

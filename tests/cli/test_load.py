@@ -1,0 +1,155 @@
+"""From options to model and images."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import typer
+from PIL import Image
+
+from cpr_wrap.cli import _load
+from cpr_wrap.cli.options import DataOptions, DeviceName, ModelOptions, NormName
+from cpr_wrap.rules import Confidence, Consistency
+from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.zoo import ZooModel
+
+_CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def address(saved, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CPR_WRAP_DATA", raising=False)
+    return f"local:{saved}"
+
+
+def _rule(address, **options):
+    return _load.load_model(address, ModelOptions(**options), _CPU).model.rule
+
+
+def test_the_models_own_rule_is_kept(address):
+    assert _rule(address).name == "none"
+
+
+def test_a_rule_by_name_with_its_settings(address):
+    assert _rule(address, rule="confidence", threshold=0.4) == Confidence(threshold=0.4)
+
+
+def test_a_radius_means_cpr_where_the_model_has_no_rule_to_lose(address):
+    rule = _rule(address, radius=0.1, steps=20, step_size=0.01)
+    assert rule == Consistency(radius=0.1, steps=20, step_size=0.01)
+
+
+def test_a_radius_is_refused_by_a_model_with_another_rule(saved, tmp_path, address):
+    model = _load.load_model(address, ModelOptions(), _CPU).model
+    model.with_rule(Confidence(threshold=0.3)).save(tmp_path / "cr")
+    with pytest.raises(ValueError, match="rule 'confidence' does not take the settings"):
+        _rule(f"local:{tmp_path / 'cr'}", radius=0.1)
+    assert _rule(f"local:{tmp_path / 'cr'}", threshold=0.6) == Confidence(threshold=0.6)
+
+
+def test_cprs_ball_has_the_norm_asked_for_or_the_models(address, tmp_path):
+    assert _rule(address, rule="cpr", norm=NormName.L2).norm == "L2"
+    assert _rule(address, rule="cpr").norm == "Linf"
+    own = _load.load_model(address, ModelOptions(rule="cpr", norm=NormName.L2), _CPU).model
+    own.save(tmp_path / "l2")
+    assert _rule(f"local:{tmp_path / 'l2'}", steps=3).norm == "L2"
+
+
+def test_an_unknown_rule_is_found_before_the_model_is_loaded():
+    with pytest.raises(LookupError, match="unknown rejection rule 'cpq'. Did you mean 'cpr'?"):
+        _rule("local:nowhere", rule="cpq")
+
+
+def _facts(**known):
+    return ZooModel(network=torch.nn.Identity(), address="timm:x", **known)
+
+
+def test_eps_and_norm_come_from_the_model_unless_given():
+    assert _load.threat_eps(0.2, _facts(eps=0.1)) == 0.2
+    assert _load.threat_eps(None, _facts(eps=0.1)) == 0.1
+    assert _load.threat_norm(ModelOptions(), _facts(norm="L2")) == "L2"
+    assert _load.threat_norm(ModelOptions(), _facts()) == "Linf"
+    assert _load.threat_norm(ModelOptions(norm=NormName.Linf), _facts(norm="L2")) == "Linf"
+
+
+def test_no_eps_anywhere_is_a_usage_error():
+    with pytest.raises(typer.BadParameter, match="timm:x does not say for which budget"):
+        _load.threat_eps(None, _facts())
+
+
+def test_no_data_set_anywhere_is_a_usage_error():
+    with pytest.raises(typer.BadParameter, match="pass --dataset with one of cifar10, mnist, svhn"):
+        _load.load_images(DataOptions(), _facts())
+
+
+def test_bundled_images_come_with_a_note(address, capsys):
+    data = _load.load_images(DataOptions(dataset="mnist", num=3), _facts())
+    assert data.indices.tolist() == [0, 1, 2]
+    assert capsys.readouterr().err.startswith("note: no test images of mnist in data")
+
+
+def _write_folder(path, shade):
+    for name in ("a", "b"):
+        (path / name).mkdir(parents=True)
+        Image.new("L", (4, 4), shade).save(path / name / "1.png")
+    return path
+
+
+def test_an_image_folder(tmp_path):
+    folder = _write_folder(tmp_path / "images", 51)
+    data = _load.load_images(DataOptions(dataset=str(folder)), _facts())
+    assert data.labels.tolist() == [0, 1]
+    assert torch.equal(data.images, torch.full((2, 3, 4, 4), 0.2))
+
+
+class _Bright(torch.nn.Module):
+    """Class 0, surely where bright; the score is the brightness."""
+
+    def forward(self, x):
+        sure = x.flatten(1).mean(dim=1, keepdim=True) * 10
+        return torch.cat([sure, torch.zeros_like(sure)], dim=1)
+
+
+def test_calibrating_on_a_folder_takes_another_folder(tmp_path):
+    images = _write_folder(tmp_path / "images", 51)
+    validation = _write_folder(tmp_path / "validation", 102)
+    model = SelectiveClassifier(_Bright().eval(), Confidence())
+    options = DataOptions(dataset=str(images))
+    with pytest.raises(typer.BadParameter, match="pass --validation with another folder"):
+        _load.calibrated(model, 0.5, options, _facts())
+    options = DataOptions(dataset=str(images), validation=str(validation))
+    _, record = _load.calibrated(model, 0.5, options, _facts())
+    assert record.num_images == 2
+    # Shade 102 is 0.4: the network says 4 against 0.
+    assert record.after.threshold == pytest.approx(torch.tensor([4.0, 0.0]).softmax(0)[0].item())
+
+
+def test_calibrating_on_a_data_set_takes_its_validation_part(address):
+    loaded = _load.load_model(address, ModelOptions(rule="confidence"), _CPU)
+    _, record = _load.calibrated(loaded.model, 0.01, DataOptions(num=3), loaded.facts)
+    assert record.num_images == 1000
+
+
+def test_a_rule_that_rejects_nothing_is_mentioned(address, capsys):
+    _load.warn_of_open_rule(_load.load_model(address, ModelOptions(rule="confidence"), _CPU).model)
+    assert "rule confidence accepts everything at threshold 0" in capsys.readouterr().err
+    options = ModelOptions(rule="confidence", threshold=0.5)
+    _load.warn_of_open_rule(_load.load_model(address, options, _CPU).model)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", [DeviceName.cuda, DeviceName.mps])
+def test_a_device_that_is_not_there_is_refused(name, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=f"this machine has no {name.value} device"):
+        _load.pick_device(name)
+    assert _load.pick_device(DeviceName.auto) == _load.pick_device(DeviceName.cpu) == _CPU
+
+
+def test_each_process_takes_its_own_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert _load.pick_device(DeviceName.cuda) == torch.device("cuda", 1)
+    assert _load.pick_device(DeviceName.auto) == torch.device("cuda", 1)

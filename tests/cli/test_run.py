@@ -1,0 +1,109 @@
+"""How commands end."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cpr_wrap.cli._run import command_line, reported, resumable, say
+
+
+def _ending(work, *words):
+    """What comes of a command that does some work."""
+    app = typer.Typer(pretty_exceptions_enable=False)
+
+    @app.command()
+    @reported
+    def command(*, debug: bool = False) -> None:
+        work()
+
+    return CliRunner().invoke(app, list(words))
+
+
+def _raising(error):
+    def work():
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("eps: expected\n  more"), "error: eps: expected more"),
+        (LookupError("unknown rule"), "error: unknown rule"),
+        (RuntimeError("diverged"), "error: diverged"),
+        (OSError("disk full"), "error: disk full"),
+        (ModuleNotFoundError("pandas is not installed"), "error: pandas is not installed"),
+        (TypeError(), "error: TypeError"),
+        (ZeroDivisionError("oh"), "error: ZeroDivisionError: oh (--debug shows where)"),
+    ],
+)
+def test_an_error_is_one_line_and_exit_code_1(error, line):
+    answer = _ending(_raising(error))
+    assert answer.exit_code == 1
+    assert answer.stderr == line + "\n"
+    assert answer.stdout == ""
+
+
+def test_debug_shows_the_traceback():
+    error = ValueError("deep down")
+    answer = _ending(_raising(error), "--debug")
+    assert answer.exception is error
+    assert answer.stderr == ""
+
+
+def test_typers_own_endings_pass():
+    assert _ending(_raising(typer.Exit(3))).exit_code == 3
+    answer = _ending(_raising(typer.BadParameter("no eps")))
+    assert answer.exit_code == 2
+    assert "no eps" in answer.stderr
+
+
+def test_interrupted_is_130():
+    answer = _ending(_raising(KeyboardInterrupt()))
+    assert (answer.exit_code, answer.stderr) == (130, "stopped\n")
+
+
+def test_interrupted_resumable_work_says_how_to_go_on(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/cpr-wrap", "curve", "local:a b", "--num", "3"])
+
+    def work():
+        with resumable("finished work is in runs/x"):
+            raise KeyboardInterrupt
+
+    answer = _ending(work)
+    assert answer.exit_code == 130
+    assert answer.stderr == (
+        "stopped; finished work is in runs/x. To go on, run the same command again: "
+        "cpr-wrap curve 'local:a b' --num 3\n"
+    )
+
+
+def test_warnings_are_lines_and_the_caller_keeps_his_own():
+    before = warnings.showwarning
+
+    def work():
+        warnings.warn("T(x) cannot\nreach", stacklevel=1)
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        answer = _ending(work)
+    assert answer.stderr == "warning: T(x) cannot reach\n"
+    assert warnings.showwarning is before
+
+
+def test_other_processes_say_who_they_are(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "2")
+    say("hello")
+    assert capsys.readouterr().err == "[process 2] hello\n"
+
+
+def test_command_line_can_be_typed_again(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["__main__.py", "list", "--like", "a b"])
+    assert command_line() == "cpr-wrap list --like 'a b'"

@@ -1,0 +1,105 @@
+"""What people and machines read."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections import namedtuple
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from cpr_wrap.cli import _show
+from cpr_wrap.rules import AcceptAll, Confidence, Consistency
+
+
+class Colour(str, enum.Enum):
+    red = "red"
+
+
+@dataclass(frozen=True)
+class Pair:
+    first: object
+    second: object = None
+
+
+Point = namedtuple("Point", "x y")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1.5, 1.5),
+        (float("nan"), None),
+        (float("inf"), None),
+        (True, True),
+        ("text", "text"),
+        (Colour.red, "red"),
+        (Path("a/b"), "a/b"),
+        ((1, [2.0]), [1, [2.0]]),
+        ({3: None}, {"3": None}),
+        (Point(1, 2), {"x": 1, "y": 2}),
+        (Pair(1, Pair(2)), {"first": 1, "second": {"first": 2, "second": None}}),
+        (torch.tensor([1.0, float("nan")]), [1.0, None]),
+        (Confidence(threshold=0.5), {"name": "confidence", "threshold": 0.5}),
+    ],
+)
+def test_plain(value, expected):
+    assert _show.plain(value) == expected
+
+
+def test_plain_refuses_what_json_cannot_say():
+    with pytest.raises(TypeError, match="expected something JSON can say, got object"):
+        _show.plain(object())
+
+
+def test_print_json_prints_json(capsys):
+    _show.print_json({"a": [1.0, float("inf")]})
+    assert json.loads(capsys.readouterr().out) == {"a": [1.0, None]}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (9.94, "9.9 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (245, "4 min 05 s"),
+        (3599.6, "1 h 00 min"),
+        (8040, "2 h 14 min"),
+    ],
+)
+def test_duration(seconds, text):
+    assert _show.duration(seconds) == text
+
+
+def test_percent():
+    assert _show.percent(0.1234) == "12.3%"
+    assert _show.percent(None) == _show.percent(float("nan")) == "–"
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (AcceptAll(), "none (accepts everything)"),
+        (Confidence(threshold=0.98), "confidence (threshold 0.98)"),
+        (
+            Consistency(radius=0.1, steps=20, step_size=0.01),
+            "cpr (radius 0.1, steps 20, step size 0.01, norm Linf)",
+        ),
+        (
+            Consistency(radius=0.1, steps=20, step_size=0.01, keep="best"),
+            "cpr (radius 0.1, steps 20, step size 0.01, norm Linf, keep best)",
+        ),
+    ],
+)
+def test_describe_rule(rule, text):
+    assert _show.describe_rule(rule) == text
+
+
+def test_a_list_is_aligned(capsys):
+    _show.print_list("rules", {"cpr": "consistency", "none": ""})
+    assert capsys.readouterr().out == "rules:\n  cpr   consistency\n  none\n"

@@ -44,7 +44,7 @@ def _boundary() -> list[Stage]:
     reach = Attack(
         objective=lost_margin,
         goal=Goal.MISTAKE,
-        iterations=25,
+        iterations=40,
         step=0.3,
         momentum=_MOMENTUM,
         rounds=1,
@@ -53,6 +53,15 @@ def _boundary() -> list[Stage]:
         reach, iterations=10, step=0.2, starts=(KNOWN,), rounds=4, stride=0.15, tag="-closer"
     )
     return [reach, closer, Halving(goal=Goal.MISTAKE, rounds=4)]
+
+
+def _boundary_again() -> list[Stage]:
+    """For images whose boundary was not found, or not by the shortest way."""
+    reach, closer, halving = _boundary()
+    assert isinstance(reach, Attack)
+    assert isinstance(closer, Attack)
+    far = replace(reach, iterations=60, momentum=0.9, starts=(1,), tag="-far")
+    return [far, replace(closer, rounds=3, stride=0.1, tag="-again"), halving]
 
 
 def _outer(objective: Objective, iterations: int) -> Attack:
@@ -108,10 +117,13 @@ class Standard:
         plan.append(AutoAttackOnBase(version="small"))
         for objective in (*rule.outer, *rule.extra_outer):
             plan.extend(self._outer_stages(objective, rule))
+        if not rule.can_reject:
+            return tuple(plan)
+        plan.extend(_boundary_again())
+        plan.append(Halving(goal=INNER, rounds=2))
         for objective in rule.inner:
             plan.extend(self._inner_stages(objective, rule))
-        if rule.can_reject:
-            plan.append(Halving(goal=INNER, rounds=3))
+        plan.append(Halving(goal=INNER, rounds=3))
         return tuple(plan)
 
     def _outer_stages(self, objective: Objective, rule: RejectionRule) -> list[Stage]:
@@ -131,7 +143,7 @@ class Standard:
         if objective.targets is Targets.ALL:
             return [replace(_inner(objective, 10, 3), targets=2)]
         if objective.shadow:
-            fresh = replace(_inner(objective, 20, 2), starts=(1,), tag="-fresh")
+            fresh = replace(_inner(objective, 20, 3), starts=(0, 1), step=1 / 3, tag="-fresh")
             return [_inner(objective, 10, 5), fresh]
         if rule.needs_gradient:
             return [_inner(objective, 15, 4)]

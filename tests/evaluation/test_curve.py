@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
-from cpr_wrap.attacks.adaptive import Attack
+from cpr_wrap.attacks.adaptive import Attack, Halving
 from cpr_wrap.attacks.ensemble import Quick, Standard
 from cpr_wrap.evaluation import robustness_curve, verify_curve
-from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block
+from cpr_wrap.evaluation.block import Block, rank_targets
+from cpr_wrap.evaluation.engine import run_stage
 from cpr_wrap.evaluation.progress import Status
-from cpr_wrap.evaluation.steering import Steering
 from cpr_wrap.rules import AcceptAll, Confidence, Consistency, RectifiedConfidence, RejectClass
 from cpr_wrap.selective import SelectiveClassifier
 from tests.devices import only_on
@@ -184,17 +184,13 @@ def test_a_bar_can_be_shown(capsys):
 def test_tensors_are_made_on_their_inputs_device():
     for name in ("cpr", "confidence"):
         model, x, y = make(name, count=3)
-        work = Work(
-            model=model,
-            stages=tuple(s for s in Standard().stages(model.rule, 0.1) if isinstance(s, Attack)),
-            eps=0.1,
-            norm="Linf",
-            seed=0,
-            batch_size=8,
-            steering=Steering(),
-        )
         with only_on("cpu"):
-            evaluate_block(work, Images(x=x, y=y, index=y))
+            block = Block(model, x, y, y, eps=0.1, norm="Linf", batch_size=8)
+            block.judge_clean()
+            rank_targets(block, 9)
+            for stage in Standard().stages(model.rule, 0.1):
+                if isinstance(stage, Attack | Halving):
+                    run_stage(block, stage, seed=0)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -129,9 +130,7 @@ def calibrated(
             )
         data = load_folder(name, facts.transform)
     else:
-        data = load_images(
-            DataOptions(dataset=name, data_dir=options.data_dir), facts, "validation"
-        )
+        data = load_images(replace(options, dataset=name, num=None), facts, "validation")
     device = next((p.device for p in model.base.parameters()), torch.device("cpu"))
     found = calibrate(model, data.images.to(device), data.labels.to(device), rate)
     return found.model, found.record

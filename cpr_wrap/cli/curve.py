@@ -61,6 +61,7 @@ class RunOptions:
         estimate: Whether only to say what it would cost.
         seed: Seed of all random starts.
         batch_size: Rows in a batch.
+        block_size: Images that are worked on together.
         out: The result folder.
         store: Where finished work is kept.
         name: What to call the run.
@@ -85,6 +86,10 @@ class RunOptions:
     ] = False
     seed: Seed = 0
     batch_size: BatchSize = None
+    block_size: Annotated[
+        int | None,
+        option("Images worked on together, by one process; by default 128.", min=1),
+    ] = None
     out: Annotated[Path | None, option("Result folder; by default runs/NAME.")] = None
     store: Annotated[
         Path | None,
@@ -129,7 +134,7 @@ def curve(
 
     Writes a result folder that `cpr-wrap report`, `compare` and `verify` read. Stopped, the same
     command goes on where it was. Several processes share the work when started by
-    `torchrun --nproc-per-node N -m cpr_wrap curve …`.
+    `torchrun --nproc-per-node N -m -- cpr_wrap curve …`.
 
     Example: cpr-wrap curve bundled:mnist-compact-at --eps 0.3 --num 100 --radius 0.1 --steps 20
     --step-size 0.01 --out runs/at
@@ -207,6 +212,7 @@ def _evaluate(task: _Task, run: RunOptions, common: Common, *, leads: bool) -> N
             budget=run.budget,
             seed=run.seed,
             batch_size=run.batch_size,
+            block_size=run.block_size,
             store=store,
             norm=task.norm,
             indices=task.data.indices.tolist(),

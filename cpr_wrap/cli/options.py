@@ -156,7 +156,11 @@ class DataOptions:
             "mnist, svhn, cifar10 or an image folder; by default the model's own.", panel=IMAGES
         ),
     ] = None
-    num: Annotated[int | None, option("Take only so many images.", panel=IMAGES, min=1)] = None
+    # torchrun takes "--num" for the beginning of two options of its own, wherever it stands, on
+    # Python 3.11; "-n" it leaves alone.
+    num: Annotated[
+        int | None, option("Take only so many images.", "--num", "-n", panel=IMAGES, min=1)
+    ] = None
     data_dir: Annotated[
         Path | None,
         option("Where data sets are; by default $CPR_WRAP_DATA, else data.", panel=IMAGES),

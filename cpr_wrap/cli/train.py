@@ -65,9 +65,9 @@ class TrainingImages:
     validation: Annotated[
         Path | None, option("Image folder to watch the training with.", panel=IMAGES)
     ] = None
-    num: Annotated[int | None, option("Learn from only so many images.", panel=IMAGES, min=1)] = (
-        None
-    )
+    num: Annotated[
+        int | None, option("Learn from only so many images.", "--num", "-n", panel=IMAGES, min=1)
+    ] = None
     data_dir: Annotated[
         Path | None,
         option("Where data sets are; by default $CPR_WRAP_DATA, else data.", panel=IMAGES),
@@ -116,7 +116,7 @@ def train(
     """Train a network by a recipe, and save it so that `local:OUT` loads it with its rule.
 
     Stopped, the same command goes on from the last state. Several processes share every batch
-    when started by `torchrun --nproc-per-node N -m cpr_wrap train …`.
+    when started by `torchrun --nproc-per-node N -m -- cpr_wrap train …`.
 
     Example: cpr-wrap train --recipe mnist-compact-at --out runs/at
     """

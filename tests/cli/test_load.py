@@ -57,7 +57,7 @@ def test_cprs_ball_has_the_norm_asked_for_or_the_models(address, tmp_path):
 
 
 def test_an_unknown_rule_is_found_before_the_model_is_loaded():
-    with pytest.raises(LookupError, match="unknown rejection rule 'cpq'. Did you mean 'cpr'?"):
+    with pytest.raises(LookupError, match=r"unknown rejection rule 'cpq'\. Did you mean 'cpr'\?"):
         _rule("local:nowhere", rule="cpq")
 
 

@@ -1,0 +1,200 @@
+"""`cpr-wrap curve`: exact calls, what is written, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import cpr_wrap.evaluation
+from cpr_wrap.evaluation import Estimate, load_result
+from cpr_wrap.metrics import PAPER_ALPHAS
+from cpr_wrap.rules import Confidence, Consistency
+
+
+@pytest.fixture
+def calls(monkeypatch, result):
+    """Calls of `robustness_curve`, which answers with a curve from disk."""
+    made = []
+
+    def robustness_curve(*args, **options):
+        made.append((args, options))
+        return load_result(result)
+
+    monkeypatch.setattr(cpr_wrap.evaluation, "robustness_curve", robustness_curve)
+    return made
+
+
+def test_the_library_is_called_with_what_was_typed(saved, calls, type_command):
+    words = ["--num", "8", "--eps", "8/255", "--radius", "0.1", "--steps", "20"]
+    words += ["--step-size", "1/100", "--budget", "paper", "--seed", "5", "--store", "kept"]
+    words += ["--batch-size", "32", "--block-size", "4"]
+    words += ["--alphas", "0,1/2,1", "--ablation", "--out", "here"]
+    answer = type_command("curve", f"local:{saved}", *words)
+    assert answer.exit_code == 0, answer.output
+    [((model, x, y, eps), options)] = calls
+    assert model.rule == Consistency(radius=0.1, steps=20, step_size=0.01)
+    assert (x.shape, y.tolist()) == ((8, 1, 28, 28), [7, 2, 1, 0, 4, 1, 4, 9])
+    assert eps == 8 / 255
+    assert {**options, "store": str(options["store"])} == {
+        "alphas": (0.0, 0.5, 1.0),
+        "budget": "paper",
+        "seed": 5,
+        "batch_size": 32,
+        "block_size": 4,
+        "store": "kept",
+        "norm": "Linf",
+        "indices": list(range(8)),
+        "ablation": True,
+        "progress": True,
+    }
+
+
+def test_what_is_left_out_comes_from_the_model(saved, calls, type_command, tmp_path):
+    assert type_command("curve", f"local:{saved}", "--num", "8").exit_code == 0
+    [((model, _, _, eps), options)] = calls
+    assert (model.rule.name, eps) == ("none", 0.1)
+    assert options["alphas"] == PAPER_ALPHAS
+    assert (options["budget"], options["seed"], options["batch_size"]) == ("standard", 0, None)
+    assert str(options["store"]) == "runs/saved+none/store"
+    assert (tmp_path / "runs" / "saved+none" / "result.json").is_file()
+
+
+def test_calibrate_sets_the_rule_first_and_is_recorded(saved, calls, type_command):
+    words = ("--rule", "confidence", "--calibrate", "0.05", "--num", "8", "--out", "here")
+    assert type_command("curve", f"local:{saved}", *words).exit_code == 0
+    [((model, *_), _)] = calls
+    assert isinstance(model.rule, Confidence)
+    record = load_result("here").details["calibration"]
+    assert record["after"] == {"name": "confidence", "threshold": model.rule.threshold}
+    assert record["reject_rate"] == 0.05
+    assert record["num_rejected"] == int(record["num_correct"] * 0.05)
+
+
+def test_a_real_run_writes_a_folder_that_says_everything(result, saved):
+    details = load_result(result).details
+    assert details["name"] == "means"
+    assert details["model"] == f"local:{saved}"
+    assert (details["dataset"], details["part"]) == ("mnist", "robust")
+    assert "that come with cpr-wrap" in details["dataset_note"]
+    assert details["command"].startswith(f"cpr-wrap curve local:{saved} --num 8 --budget quick")
+    assert details["settings"]["rule"] == {"name": "confidence", "threshold": 0.2}
+    assert details["eps"] == 0.05
+    assert details["calibration"] is None
+    assert (result / "gallery.json").is_file()
+    assert (result / "store").is_dir()
+
+
+def test_people_get_table_drawing_losses_and_the_next_step(saved, calls, result, type_command):
+    answer = type_command("curve", f"local:{saved}", "--num", "8", "--out", "here")
+    curve = load_result(result)
+    assert f"{100 * curve.accuracy_at(0.0):.1f}%" in answer.stdout
+    for text in ("robustness", "rejection loss", "ramp t = 2", "clean images:", "passes an image"):
+        assert text in answer.stdout
+    assert "written to here; next: cpr-wrap report here" in answer.stdout
+    assert answer.stderr.splitlines()[-1] == (
+        f"local:{saved}, none (accepts everything), 8 images of mnist, Linf eps 0.1"
+    )
+
+
+def test_machines_get_json_and_nothing_else(saved, calls, result, type_command):
+    answer = type_command("curve", f"local:{saved}", "--num", "8", "--out", "here", "--json")
+    content = json.loads(answer.stdout)
+    assert content["folder"] == "here"
+    assert content["curve"] == load_result(result).table()
+    assert "points" not in content
+
+
+def test_ctrl_c_says_where_the_work_is(saved, monkeypatch, type_command):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cpr_wrap.evaluation, "robustness_curve", interrupted)
+    answer = type_command("curve", f"local:{saved}", "--num", "3", "--out", "here")
+    assert answer.exit_code == 130
+    assert answer.stderr.splitlines()[-1] == (
+        "stopped; finished work is in here/store. To go on, run the same command again: "
+        f"cpr-wrap curve local:{saved} --num 3 --out here"
+    )
+
+
+def test_estimate_probes_and_does_not_run(saved, monkeypatch, calls, type_command, tmp_path):
+    asked = []
+
+    def estimate_cost(*args, **options):
+        asked.append((args, options))
+        return Estimate(images=40, probed=8, passes_per_image=250.0, passes=10000.0, seconds=75.0)
+
+    monkeypatch.setattr(cpr_wrap.evaluation, "estimate_cost", estimate_cost)
+    words = ("curve", f"local:{saved}", "--num", "40", "--estimate", "--budget", "quick")
+    answer = type_command(*words)
+    assert answer.stdout == (
+        "about 10,000 passes (250 an image) and 1 min 15 s for 40 images with budget quick, "
+        "from 8 of them\n"
+    )
+    [((_, x, _, eps), options)] = asked
+    assert (len(x), eps) == (40, 0.1)
+    assert options == {"budget": "quick", "batch_size": None, "norm": "Linf"}
+    assert calls == []
+    assert list(tmp_path.iterdir()) == []
+    assert json.loads(type_command(*words, "--json").stdout)["passes"] == 10000
+
+
+def test_audit_is_printed_and_kept(saved, monkeypatch, calls, type_command):
+    checks = [
+        SimpleNamespace(_asdict=lambda: {"name": "more steps", "passed": True, "detail": "3 = 3"}),
+        SimpleNamespace(_asdict=lambda: {"name": "eps 1", "passed": False, "detail": "90%"}),
+    ]
+    module = SimpleNamespace(audit=lambda model, x, y, eps, curve: checks)
+    monkeypatch.setitem(sys.modules, "cpr_wrap.evaluation.audit", module)
+    answer = type_command("curve", f"local:{saved}", "--num", "8", "--audit", "--out", "here")
+    assert "  ok  more steps: 3 = 3\n  NO  eps 1: 90%\n" in answer.stdout
+    assert load_result("here").details["audit"][1]["passed"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("local:nowhere",), "error: local:nowhere: expected a file of weights or a saved folder"),
+        (("resnet18",), "error: expected an address like source:name, got 'resnet18'"),
+        (("bundled:mnist-compact-xt",), "error: unknown bundled model 'mnist-compact-xt'."),
+        (("local:x", "--rule", "cpq"), "error: unknown rejection rule 'cpq'. Did you mean 'cpr'?"),
+    ],
+)
+def test_errors_are_one_line(words, line, type_command):
+    answer = type_command("curve", *words)
+    assert answer.exit_code == 1
+    assert len(answer.stderr.splitlines()) == 1
+    assert answer.stderr.startswith(line)
+    assert answer.stdout == ""
+
+
+def test_an_unknown_budget_is_one_line(saved, type_command):
+    answer = type_command("curve", f"local:{saved}", "--num", "2", "--budget", "quik")
+    assert answer.exit_code == 1
+    assert answer.stderr.splitlines()[-1].startswith("error: unknown budget 'quik'.")
+
+
+def test_two_processes_share_the_work_and_one_speaks(tmp_path, type_command):
+    words = ["curve", "bundled:mnist-compact-at", "-n", "4", "--budget", "quick", "--rule", "none"]
+    words += ["--batch-size", "16", "--block-size", "2", "--device", "cpu", "--json"]
+    alone = type_command(*words, "--out", "one")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "--", "cpr_wrap", *words, "--out", "two"]
+    together = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert together.returncode == 0, together.stderr
+    # Two that print JSON would not make JSON.
+    outputs = [json.loads(alone.stdout), json.loads(together.stdout)]
+    assert [output["ranks"] for output in outputs] == [1, 2]
+    one, two = load_result(tmp_path / "one"), load_result(tmp_path / "two")
+    assert one.records == two.records
+    for name, points in one.details["points"].items():
+        assert torch.equal(points, two.details["points"][name])

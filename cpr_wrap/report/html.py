@@ -18,6 +18,7 @@ from cpr_wrap.report.run_section import (
     clean_part,
     flattened,
     gallery_part,
+    part,
     radii_part,
     repeat_part,
     theory_part,
@@ -151,18 +152,13 @@ def _one(run: Run) -> list[Child]:
 def _many(runs: Sequence[Run], names: Sequence[str]) -> list[Child]:
     articles = []
     for place, (run, name) in enumerate(zip(runs, names, strict=True)):
-        losses = tag(
-            "div",
-            tag("h3", "Total robust loss"),
-            losses_content(run),
-        )
+        losses = part("Total robust loss", losses_content(run), style="total")
         articles.append(
             tag(
                 "details",
                 tag("summary", swatch(place), tag("span", name)),
                 tag("p", _subject(run), class_="subject"),
-                losses,
-                tag("article", _parts(run, place)),
+                tag("article", losses, _parts(run, place)),
                 class_="run",
             )
         )
@@ -177,8 +173,8 @@ def _parts(run: Run, place: int) -> list[Child]:
     return [
         clean_part(run),
         radii_part(run, place),
-        values_part(run),
         attacks_part(run),
+        values_part(run),
         ablation_part(run),
         theory_part(run),
         audit_part(run),

@@ -77,7 +77,8 @@ def curve_figure(
 def histogram_figure(curve: RunLike, *, size: tuple[float, float] = (4.5, 2.6)) -> Any:
     """Smallest rejected radii of the images without an accepted mistake, as shares of eps.
 
-    Where distances to the network's boundary were measured, a line shows the ideal rule's.
+    Images rejected as they are, and those not made to be rejected, are not drawn. Where distances
+    to the network's boundary were measured, a line shows the ideal rule's.
 
     Args:
         curve: A curve, a run or a result folder.
@@ -96,8 +97,7 @@ def histogram_figure(curve: RunLike, *, size: tuple[float, float] = (4.5, 2.6)) 
         axes.legend(frameon=False, fontsize="small")
     eps = eps_text(run.curve.eps)
     axes.set(xlabel=rf"smallest rejected radius / $\epsilon$ ($\epsilon$ = {eps})", xlim=(0, 1))
-    axes.set(ylabel=f"images, {counts['clean']} at 0 and {counts['none']} without left out")
-    axes.yaxis.label.set_fontsize("small")
+    axes.set(ylabel="images")
     return figure
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from cpr_wrap.metrics import RobustnessCurve, Theorem1Bound, Theorem2Curve, theorems_of
@@ -114,13 +115,19 @@ class Run:
 
     @cached_property
     def theorems(self) -> tuple[Theorem1Bound, Theorem2Curve] | None:
-        """Both theorems, where distances to the boundary were measured in the rule's own norm."""
+        """Both theorems, where distances to the boundary were measured in the rule's own norm.
+
+        At a rejected point z the network disagrees with itself at z and at T(z), so the boundary is
+        within the radius of it: the distances are no larger than that.
+        """
         records = self.curve.records
         if records.boundary_distance is None or self.rule.get("name") != "cpr":
             return None
         if self.rule.get("norm", records.norm) != records.norm:
             return None
-        return theorems_of(records, float(self.rule["radius"]))
+        radius = float(self.rule["radius"])
+        nearest = torch.minimum(records.boundary_distance, records.rejected_radius + radius)
+        return theorems_of(replace(records, boundary_distance=nearest), radius)
 
 
 RunLike: TypeAlias = "Run | RobustnessCurve | str | Path"

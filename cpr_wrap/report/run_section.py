@@ -19,10 +19,10 @@ from cpr_wrap.report.tables import curve_values
 from cpr_wrap.report.wording import MISSING, count_text, eps_text, percent, seconds_text
 
 _CLEAN_TITLES = {
-    "accuracy_with_rejection": "acc. with rejection",
+    "accuracy_with_rejection": "accuracy with rejection",
     "rejection_rate": "rejection rate",
     "f1_like": "F1-like",
-    "robust_accuracy_with_detection": "robust acc. with detection",
+    "robust_accuracy_with_detection": "robust accuracy with detection",
 }
 
 
@@ -33,21 +33,18 @@ def part(title: str, *children: Child, style: str) -> Markup:
 
 def clean_part(run: Run) -> Markup:
     """Figures of the clean images, those attacked and, where known, the whole test set."""
-    own = clean_metrics(run.curve.records).to_dict()
-    rows: list[tuple[str, Any, dict[str, Any]]] = [("attacked images", len(run.curve.records), own)]
+    groups: list[tuple[str, int | None, dict[str, Any]]] = [
+        ("attacked", len(run.curve.records), clean_metrics(run.curve.records).to_dict())
+    ]
     tested = run.part("clean_test")
     if tested:
-        rows.append(("clean test images", tested.get("images"), dict(tested)))
-    columns = (Column("", words=True), Column("images"), *map(Column, _CLEAN_TITLES.values()))
-    cells = tuple(
-        (
-            Cell(name),
-            Cell(count_text(count) if isinstance(count, int) else MISSING),
-            *(Cell(percent(figures.get(key), 2)) for key in _CLEAN_TITLES),
-        )
-        for name, count, figures in rows
-    )
-    table = Table(columns=columns, rows=cells, title="Clean figures")
+        groups.append(("test set", tested.get("images"), dict(tested)))
+    columns = (Column("", words=True), *(Column(name) for name, _, _ in groups))
+    counts = [Cell(MISSING if count is None else count_text(count)) for _, count, _ in groups]
+    rows = [(Cell("images"), *counts)]
+    for key, title in _CLEAN_TITLES.items():
+        rows.append((Cell(title), *(Cell(percent(figures.get(key), 2)) for *_, figures in groups)))
+    table = Table(columns=columns, rows=tuple(rows), title="Clean figures")
     return part("Clean inputs", html_table(table), style="clean")
 
 
@@ -121,18 +118,29 @@ def ablation_part(run: Run) -> Markup | None:
         return None
     keys = list(dict.fromkeys(key for row in rows for key in row))
     columns = tuple(
-        Column(key.replace("_", " "), words=any(isinstance(row.get(key), str) for row in rows))
+        Column(
+            _TITLES.get(key, key.replace("_", " ")),
+            words=any(isinstance(row.get(key), str) for row in rows),
+        )
         for key in keys
     )
     cells = tuple(tuple(_any_cell(key, row.get(key)) for key in keys) for row in rows)
     table = Table(columns=columns, rows=cells, title="Ablation")
-    note = "Each attack alone, on every image."
+    note = (
+        "Each attack alone, on every image: an attack for mistakes by the robustness at α = 0 that "
+        "it leaves, one for rejections by that at α = 1, with the mistakes of all attacks given."
+    )
     return part("Ablation", html_table(table), tag("p", note, class_="note"), style="ablation")
+
+
+_TITLES = {"alpha": "α", "passes_per_image": "passes/image"}
 
 
 def _any_cell(key: str, value: Any) -> Cell:
     if value is None:
         return Cell(MISSING)
+    if key == "passes_per_image":
+        return _count(value)
     if isinstance(value, float) and key in ("robustness", "error", "accuracy"):
         return Cell(percent(value), value)
     return Cell(_plain(value), float(value) if isinstance(value, int | float) else None)
@@ -247,7 +255,7 @@ def _verdict(exhibit: Exhibit, names: Sequence[str], eps: float) -> list[Child]:
         told.append(f"says {name(exhibit.predicted)}")
     if exhibit.shadow is not None:
         told.append(f"at T {name(exhibit.shadow)}")
-    where = f"distance {exhibit.distance:.4g} ({exhibit.distance / eps:.2g} ε)"
+    where = f"distance {exhibit.distance:.4g} ({exhibit.distance / eps:.2g}\u00a0ε)"
     told += [where if exhibit.distance else "the clean image itself", exhibit.attack]
     again = None
     if exhibit.holds is False:

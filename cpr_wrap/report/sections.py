@@ -113,8 +113,8 @@ def _theory_key(runs: Sequence[Run]) -> Markup | None:
         words.append("dashed: Theorem 2, exactly this much for an ideal T")
     return join(
         tag("br"),
-        f"In the same colour, {'; '.join(words)}; both from the distances to the network's "
-        "boundary that were found, which may be too large.",
+        f"In the same colour, {'; '.join(words)}; from the nearest points of the network's "
+        "boundary that were found, and nearer ones would lower it.",
     )
 
 
@@ -170,7 +170,7 @@ def losses_table(run: Run) -> Table:
     """Total robust losses with intervals, beside what the theorems say."""
     curve = run.curve
     theorems = [t for t in run.theorems or () if t.applicable]
-    kinds = {"Theorem1Bound": "Theorem 1", "Theorem2Curve": "Theorem 2"}
+    kinds = {"Theorem1Bound": "Thm. 1", "Theorem2Curve": "Thm. 2"}
     columns = [
         Column("rejection loss", words=True),
         Column("total"),
@@ -198,10 +198,16 @@ def losses_content(run: Run) -> list[Markup]:
         "A mistake costs 1, a rejected point what the rejection loss says of its distance; smaller "
         f"is better. {INTERVALS}"
     ]
-    if any(theorem.applicable for theorem in run.theorems or ()):
-        words.append(" Theorem 1: at most so much for an ideal T. Theorem 2: exactly so much.")
+    for saying, theorem in zip(_SAYINGS, run.theorems or (), strict=False):
+        words.append(saying if theorem.applicable else "")
     table = html_table(losses_table(run), style="losses")
     return [table, tag("p", words, class_="note")]
+
+
+_SAYINGS = (
+    " Theorem 1: at most so much for an ideal T.",
+    " Theorem 2: exactly so much for an ideal T.",
+)
 
 
 def leaderboard_section(runs: Sequence[Run], names: Sequence[str]) -> Markup:
@@ -210,9 +216,9 @@ def leaderboard_section(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     columns = [
         Column("run", words=True),
         *(Column(loss_text(loss)) for loss in TABLE_1_LOSSES),
-        Column("robust at α = 1"),
-        Column("clean acc. with rej."),
-        Column("clean rej. rate"),
+        Column("robust, α = 1"),
+        Column("clean acc."),
+        Column("clean rej."),
         Column("budget", words=True),
         Column("images"),
         Column("passes/image"),
@@ -234,7 +240,8 @@ def leaderboard_section(runs: Sequence[Run], names: Sequence[str]) -> Markup:
         ),
         tag(
             "p",
-            "Total robust losses for step and ramp rejection losses, smaller is better. ",
+            "Total robust losses for step and ramp rejection losses, smaller is better; accuracy "
+            "of the clean images accepted, and share of them rejected. ",
             "Best in bold. " if alike else _UNLIKE,
             "Press a heading to sort.",
             class_="note",

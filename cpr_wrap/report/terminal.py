@@ -13,7 +13,7 @@ from cpr_wrap.report.wording import eps_text, percent
 _BRAILLE = 0x2800
 # The bit of each of a cell's dots, two across and four down.
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-_LEAST_WIDTH, _LEAST_HEIGHT = 24, 5
+_LEAST_WIDTH, _LEAST_HEIGHT = 32, 5
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _MARGIN = 6  # columns of the axis on the left, its line included
 
@@ -33,7 +33,7 @@ def draw_terminal(
     Args:
         curves: One or several curves.
         names: Their names, for several curves.
-        width: Columns in all, at least 24.
+        width: Columns in all, at least 32.
         height: Rows of the plot, at least 5; axis and legend come below.
         ascii: Only ASCII, for terminals without braille; see `draws_braille`.
 

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from cpr_wrap.report.plots import curve_figure, histogram_figure, write_figure
+from tests.report.making import full_curve, plain
+
+
+def test_lines_are_the_curves():
+    curves = [full_curve(), plain(name="other")]
+    (axes,) = curve_figure(curves).axes
+    assert [line.get_label() for line in axes.lines] == ["AT+CPR", "other"]
+    for line, curve in zip(axes.lines, curves, strict=True):
+        assert line.get_drawstyle() == "steps-post"
+        for alpha, height in line.get_xydata()[:-1]:
+            assert height == pytest.approx(curve.accuracy_at(min(1.0, alpha + 1e-9)))
+    assert len(axes.collections) == 2  # a band each
+    assert axes.get_legend() is not None
+
+
+def test_one_curve_needs_no_legend_and_bands_are_optional():
+    (axes,) = curve_figure(plain(), band=False).axes
+    assert axes.get_legend() is None
+    assert not axes.collections
+
+
+def test_theory_is_drawn_where_it_applies():
+    (axes,) = curve_figure(full_curve(), ["AT"], theory=True).axes
+    # Theorem 2 does not apply: the network has clean errors.
+    assert [line.get_label() for line in axes.lines] == ["AT", "AT+CPR: Theorem 1, at least"]
+
+
+def test_the_histogram_counts_images():
+    (axes,) = histogram_figure(full_curve(count=100)).axes
+    found, ideal = axes.patches
+    assert (found.get_label(), ideal.get_label()) == ("found", "ideal T")
+    assert len(found.get_data().values) == 20
+    (bare,) = histogram_figure(plain()).axes
+    assert len(bare.patches) == 1
+
+
+@pytest.mark.parametrize(
+    ("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")]
+)
+def test_files_and_the_same_bytes_each_time(tmp_path, suffix, start):
+    paths = [
+        write_figure(curve_figure(plain()), tmp_path / "new" / f"{k}{suffix}", dpi=50)
+        for k in range(2)
+    ]
+    first, second = (path.read_bytes() for path in paths)
+    assert first.startswith(start)
+    assert first == second
+
+
+def test_mistaken_calls(tmp_path):
+    with pytest.raises(ValueError, match="names: expected 1, one a curve, got 2"):
+        curve_figure(plain(), ["a", "b"])
+    with pytest.raises(ValueError, match=r"ends in .png, .svg, .pdf, got 'x.gif'"):
+        write_figure(None, tmp_path / "x.gif")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -44,6 +44,10 @@ class Registry(Mapping[str, T]):
         hint = f" Did you mean {spelled[close[0]]!r}?" if close else ""
         # LookupError, not KeyError: the latter prints its text as a quoted repr.
         raise LookupError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(self)}")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The entry, or `default` where there is none."""
+        return self._entries.get(name, default)
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries

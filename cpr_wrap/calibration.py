@@ -158,8 +158,11 @@ class _Search:
         x = self.x if rows is None else self.x[rows]
         model = self.model.with_rule(rule)
         answers: list[Selection] = [model(batch) for batch in x.split(self.batch_size)]
-        logits, accepted, score = zip(*answers, strict=True)
-        return Selection(torch.cat(logits), torch.cat(accepted), torch.cat(score))
+        return Selection(
+            torch.cat([answer.logits for answer in answers]),
+            torch.cat([answer.accepted for answer in answers]),
+            torch.cat([answer.score for answer in answers]),
+        )
 
     def threshold(self, rule: RejectionRule) -> _Found:
         """The quantile of the scores, as the published code takes it."""

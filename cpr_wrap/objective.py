@@ -139,9 +139,11 @@ class Objective:
 def _off(gradient: Tensor, other: Tensor) -> Tensor:
     """Remove from each row of `gradient` `(N, ...)` its part along `other`."""
     flat, along = gradient.flatten(1), other.flatten(1)
+    # Squares of a sure network's gradients underflow; divided by the largest entry they do not.
     tiny = torch.finfo(flat.dtype).tiny
+    along = along / along.abs().amax(dim=1, keepdim=True).clamp_min(tiny)
     share = (flat * along).sum(dim=1) / along.square().sum(dim=1).clamp_min(tiny)
-    return gradient - spread(share, gradient) * other
+    return gradient - (share[:, None] * along).view_as(gradient)
 
 
 def objective(

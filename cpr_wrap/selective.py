@@ -24,18 +24,28 @@ REJECT = -1
 LogitsMode = Literal["base", "reject-column"]
 
 
-class Selection(NamedTuple):
-    """What a selective classifier answers.
+class _Answer(NamedTuple):
+    logits: Tensor
+    accepted: Tensor
+
+
+class Selection(_Answer):
+    """What a selective classifier answers: a pair of logits and verdicts, with their score.
 
     Attributes:
         logits: Class logits `(N, k)`.
         accepted: Whether the prediction stands `(N,)`.
         score: The rule's score `(N,)`, larger for surer; accepted from the rule's threshold on.
+            Not part of the pair.
     """
 
-    logits: Tensor
-    accepted: Tensor
     score: Tensor
+
+    def __new__(cls, logits: Tensor, accepted: Tensor, score: Tensor) -> Self:
+        """Make the pair and attach the score."""
+        selection = super().__new__(cls, logits, accepted)
+        selection.score = score
+        return selection
 
     @property
     def predicted(self) -> Tensor:

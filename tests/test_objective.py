@@ -11,6 +11,7 @@ from cpr_wrap.objective import (
     Objective,
     Targets,
     View,
+    _off,
     confident_mistake,
     doubt,
     log_prob,
@@ -156,3 +157,9 @@ def test_reading_t_without_having_asked_for_it_is_named():
     with pytest.raises(RuntimeError, match=r"reads T\(z\); declare it with shadow=True"):
         _ = view().shadow_logits
     assert torch.equal(view(shadow=PROBS).shadow_logits, PROBS)
+
+
+def test_orthogonal_steps_survive_tiny_gradients():
+    gradient, other = torch.tensor([[1.0, 1.0]]) * 1e-30, torch.tensor([[1.0, 0.0]]) * 1e-30
+    assert torch.allclose(_off(gradient, other) * 1e30, torch.tensor([[0.0, 1.0]]))
+    assert torch.equal(_off(gradient, torch.zeros(1, 2)), gradient)

@@ -58,3 +58,9 @@ def test_suggests_whatever_the_case(colours):
 def test_a_name_that_is_no_text_is_unknown_too(colours):
     with pytest.raises(LookupError, match="unknown colour None"):
         colours[None]
+
+
+def test_get_gives_the_default_for_a_name_nobody_entered():
+    registry: Registry[int] = Registry("number")
+    registry.register("one")(1)
+    assert (registry.get("one"), registry.get("two"), registry.get("two", 2)) == (1, None, 2)

@@ -339,3 +339,11 @@ def test_shared_weights_can_be_saved(tmp_path):
 
 def test_a_printed_model_shows_its_rule():
     assert "Confidence(threshold=0.7)" in repr(confident())
+
+
+def test_an_answer_is_a_pair_with_a_score():
+    model = CPRWrapper(Line(), radius=0.1, steps=3, step_size=0.05)
+    logits, accepted = answer = model(torch.tensor([[0.05], [0.45]], dtype=torch.float64))
+    assert logits is answer.logits
+    assert accepted.tolist() == [True, False]
+    assert (answer.score >= 0).tolist() == [True, False]

@@ -1,0 +1,258 @@
+"""Is the evaluation itself believable? Checks that would show a broken or too weak attack."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cpr_wrap.attacks.adaptive import Attack
+from cpr_wrap.attacks.autoattack import AdaptiveAutoAttack
+from cpr_wrap.attacks.ensemble import Quick, Standard
+from cpr_wrap.diagnose import input_gradient_report
+from cpr_wrap.evaluation.block import Block, Origin, rank_targets
+from cpr_wrap.evaluation.engine import run_stage
+from cpr_wrap.evaluation.planted import plant
+from cpr_wrap.evaluation.verify import verify_curve
+from cpr_wrap.metrics import RobustnessCurve
+from cpr_wrap.objective import Goal
+from cpr_wrap.selective import SelectiveClassifier
+
+# An audit is not meant to cost more than the evaluation.
+_FEW = 8
+_QUERIES = 300
+_NOT_CONVERGED = 0.05
+_WANTED = 0.95
+_CLAMPED = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One question about an evaluation.
+
+    Attributes:
+        name: The question as a statement.
+        passed: Whether it holds; None if it could not be asked.
+        detail: What was measured.
+    """
+
+    name: str
+    passed: bool | None
+    detail: str
+
+
+def audit(
+    model: SelectiveClassifier,
+    x: Tensor,
+    y: Tensor,
+    eps: float,
+    curve: RobustnessCurve,
+    *,
+    seed: int = 0,
+    images: int = _FEW,
+    black_box_images: int = 30,
+) -> list[Check]:
+    """Ask whether a curve can be believed.
+
+    Args:
+        model: The selective classifier.
+        x: The images of the curve `(N, ...)`.
+        y: Their classes `(N,)`.
+        eps: The budget of the curve.
+        curve: The curve.
+        seed: Of random starts.
+        images: How many images the searches of the audit use.
+        black_box_images: How many images the black-box attack uses.
+    """
+    x, y = _at_home(model, x, y)
+    few = _Few(model, x[:images], y[:images], eps, curve.records.norm, seed)
+    return [
+        _recorded_points_hold(model, curve),
+        *_more_effort(few, curve),
+        _everything_breaks_at_one(few),
+        _gradients(model, x[:images]),
+        _black_box(
+            _Few(model, x[:black_box_images], y[:black_box_images], eps, few.norm, seed), curve
+        ),
+        _planted(few),
+    ]
+
+
+def _at_home(model: SelectiveClassifier, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    parameter = next(model.base.parameters(), None)
+    if parameter is None:
+        return x, y
+    return x.to(parameter.device, parameter.dtype), y.to(parameter.device)
+
+
+@dataclass(frozen=True)
+class _Few:
+    """Some images to try things on."""
+
+    model: SelectiveClassifier
+    x: Tensor
+    y: Tensor
+    eps: float
+    norm: str
+    seed: int
+
+    def block(self, eps: float | None = None) -> Block:
+        index = torch.arange(len(self.x), device=self.x.device)
+        block = Block(
+            self.model,
+            self.x,
+            self.y,
+            index,
+            eps=eps or self.eps,
+            norm=self.norm,
+            batch_size=128,
+        )
+        block.judge_clean()
+        rank_targets(block, 9)
+        return block
+
+    def strongest(self) -> Attack:
+        """The rule's strongest outer attack, at the settings of `standard`."""
+        wanted = self.model.rule.outer[-1].name
+        stages = Standard().stages(self.model.rule, self.eps)
+        return next(
+            stage
+            for stage in stages[len(Quick().stages(self.model.rule, self.eps)) :]
+            if isinstance(stage, Attack) and stage.objective.name == wanted
+        )
+
+
+def _broken(block: Block) -> Tensor:
+    return block.found[Goal.ACCEPTED_MISTAKE].known
+
+
+def _recorded_points_hold(model: SelectiveClassifier, curve: RobustnessCurve) -> Check:
+    name = "every recorded adversarial input does what is recorded"
+    if not curve.details.get("points"):
+        return Check(name=name, passed=None, detail="the result carries no points")
+    answer = verify_curve(model, curve)
+    detail = f"{answer.checked} points asked about again from scratch"
+    if answer.problems:
+        detail += f"; {len(answer.problems)} do not hold, first: {answer.problems[0]}"
+    return Check(name=name, passed=answer.holds, detail=detail)
+
+
+def _more_effort(few: _Few, curve: RobustnessCurve) -> list[Check]:
+    """More iterations, restarts or radius, added to what was found, must not find less."""
+    count = len(few.x)
+    known = curve.records.outer_broken[:count].to(few.x.device)
+    attack = few.strongest()
+    more = {
+        "three times the iterations": (replace(attack, iterations=3 * attack.iterations), 1.0),
+        "three more random starts": (replace(attack, starts=(11, 12, 13)), 1.0),
+        "a larger eps (by a quarter)": (attack, 1.25),
+    }
+    checks = []
+    for what, (stage, factor) in more.items():
+        block = few.block(min(1.0, few.eps * factor))
+        _carry(block, curve, known)
+        run_stage(block, stage, few.seed)
+        found = int(_broken(block).sum())
+        gained = found - int(known.sum())
+        lost = int((known & ~_broken(block)).sum())
+        same_ball = factor == 1.0
+        converged = gained <= max(1, _NOT_CONVERGED * count) or not same_ball
+        detail = f"{int(known.sum())} of {count} broken before, {found} after"
+        if same_ball and not converged:
+            detail += "; the budget was too small, use a larger one"
+        checks.append(
+            Check(
+                name=f"{what}: no fewer errors, and hardly more in the same ball",
+                passed=lost == 0 and converged,
+                detail=detail,
+            )
+        )
+    return checks
+
+
+def _carry(block: Block, curve: RobustnessCurve, known: Tensor) -> None:
+    """Bring the curve's own accepted mistakes into a block, judged again on the way."""
+    points = curve.details.get("points")
+    rows = known.nonzero().flatten()
+    if points and len(rows):
+        carried = points["outer"][: len(block)].to(block.x)[rows]
+        origin = Origin(attack="carried over")
+        block.consider(rows, carried, Goal.ACCEPTED_MISTAKE, block.eps, origin)
+
+
+def _everything_breaks_at_one(few: _Few) -> Check:
+    block = few.block(1.0)
+    for stage in (few.strongest(), *_wide(few)):
+        run_stage(block, stage, few.seed)
+    share = float(_broken(block).double().mean())
+    return Check(
+        name="at eps = 1 the outer attack breaks everything",
+        passed=share == 1.0,
+        detail=f"{share:.0%} of {len(few.x)} images",
+    )
+
+
+def _wide(few: _Few) -> list[Attack]:
+    """All outer attacks from other starts, for a ball that is the whole input space."""
+    rule = few.model.rule
+    return [
+        replace(few.strongest(), objective=objective, iterations=40, starts=(21, 22, 23))
+        for objective in rule.outer
+    ]
+
+
+def _gradients(model: SelectiveClassifier, x: Tensor) -> Check:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what it warns of is in the check
+        report = input_gradient_report(model, x)
+    # Pixels without a gradient may simply not be used. A clamp shows where nudging a pixel off
+    # its bound brings the gradient back; an image without any gradient stops every attack.
+    clamped = report.zero_on_bound - report.zero_after_nudge
+    return Check(
+        name="the network's input gradients are there to be used",
+        passed=report.flat_images == 0 and clamped < _CLAMPED,
+        detail=(
+            f"{report.zero:.1%} of pixels have a gradient of exactly zero, {report.flat_images} of "
+            f"{report.num_images} images have no gradient at all, and {max(0.0, clamped):.1%} of "
+            "pixels on a bound get one when nudged off it"
+        ),
+    )
+
+
+def _black_box(some: _Few, curve: RobustnessCurve) -> Check:
+    name = "a black-box attack breaks nothing that the ensemble did not"
+    square = AdaptiveAutoAttack(components=("square",), n_queries=_QUERIES)
+    block = some.block()
+    count = len(some.x)
+    plan = square.plan(len(block.order[0]) + 1, tuple(some.x.shape[1:]), some.norm)
+    if not plan.components:
+        return Check(name=name, passed=None, detail="; ".join(plan.notes))
+    run_stage(block, square, some.seed)
+    white = curve.records.outer_broken[:count].to(block.x.device)
+    new = int((_broken(block) & ~white).sum())
+    detail = (
+        f"Square ({_QUERIES} queries) breaks {int(_broken(block).sum())} of {count}, "
+        f"the ensemble {int(white.sum())}, {new} by Square alone"
+    )
+    return Check(name=name, passed=new == 0, detail=detail)
+
+
+def _planted(few: _Few) -> Check:
+    found = plant(few.model, few.x, few.y, few.eps, norm=few.norm, seed=few.seed)
+    name = "adversarial inputs that were planted are found"
+    if found.planted == 0:
+        return Check(name=name, passed=None, detail="none could be planted")
+    share = found.found / found.planted
+    return Check(
+        name=name,
+        passed=share >= _WANTED,
+        detail=f"{found.found} of {found.planted} planted ones ({share:.0%})",
+    )
+
+
+def as_rows(checks: list[Check]) -> list[dict[str, Any]]:
+    """Checks as plain data, as result folders hold them."""
+    return [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in checks]

@@ -52,9 +52,9 @@ def find_attack(name: str, rule: RejectionRule, *, iterations: int, restarts: in
     """
     source, _, detail = name.partition(":")
     if source == "autoattack":
-        return AutoAttackOnBase(version=detail or "standard")
+        return AutoAttackOnBase(version=detail) if detail else AutoAttackOnBase()
     if source == "autoattack-adaptive":
-        return AdaptiveAutoAttack(version=detail or "standard")
+        return AdaptiveAutoAttack(version=detail) if detail else AdaptiveAutoAttack()
     if source == "foolbox":
         return _from_foolbox(detail)
     known = {objective.name: (goal, objective) for goal, objective in _objectives(rule)}

@@ -219,14 +219,15 @@ def _evaluate(task: _Task, run: RunOptions, common: Common, *, leads: bool) -> N
             ablation=run.ablation,
             progress=True,
         )
+        if not leads:
+            return
         checks = _audit(task, found) if run.audit else None
-    if leads:
-        folder = _save(task, found, out, run.name or task.name, checks)
-        _print(found, folder, common)
+    folder = _save(task, found, out, run.name or task.name, checks)
+    _print(found, folder, common)
 
 
 def _audit(task: _Task, found: RobustnessCurve) -> list[Any]:
-    from cpr_wrap.evaluation.audit import audit
+    from cpr_wrap.evaluation import audit
 
     checks = audit(task.model, task.data.images, task.data.labels, task.eps, found)
     return [_show.plain(check) for check in checks]

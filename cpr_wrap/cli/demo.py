@@ -51,7 +51,9 @@ class Contender:
 
 def demo(
     *,
-    num: Annotated[int, typer.Option(min=1, max=1000, help="Test images to attack.")] = 100,
+    num: Annotated[
+        int, typer.Option("--num", "-n", min=1, max=1000, help="Test images to attack.")
+    ] = 100,
     budget: Annotated[str, typer.Option(help="How hard to attack.")] = "quick",
     out: Annotated[Path, typer.Option(help="Where to write results.")] = Path("cpr-wrap-demo"),
     common: Common,

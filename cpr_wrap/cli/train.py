@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -152,13 +152,14 @@ def _changed(recipe: Recipe, changes: Changes) -> Recipe:
     new: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
     method = recipe.method
     if changes.method is not None:
-        # What the two methods have in common stays: eps, steps, norm.
+        # What makes an attack strong stays; how it starts is the new method's own.
         kind = METHODS[changes.method]
-        shared = kind.__dataclass_fields__.keys() & method.__dataclass_fields__.keys()
-        method = kind(**{name: getattr(method, name) for name in shared})
+        common = {field.name for field in fields(kind)} & {field.name for field in fields(method)}
+        kept = common & {"eps", "steps", "step_size", "norm"}
+        method = kind(**{name: getattr(method, name) for name in kept})
     if changes.eps is not None:
         method = method.scaled(changes.eps / _eps(method))
-    return replace(recipe, method=method, **new)
+    return replace(recipe.with_method(method), **new)
 
 
 def _eps(method: Any) -> float:

@@ -6,13 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import cpr_wrap.evaluation
-from cpr_wrap.evaluation import Estimate, load_result
+from cpr_wrap.evaluation import Check, Estimate, load_result
 from cpr_wrap.metrics import PAPER_ALPHAS
 from cpr_wrap.rules import Confidence, Consistency
 
@@ -147,13 +146,22 @@ def test_estimate_probes_and_does_not_run(saved, monkeypatch, calls, type_comman
 
 def test_audit_is_printed_and_kept(saved, monkeypatch, calls, type_command):
     checks = [
-        SimpleNamespace(_asdict=lambda: {"name": "more steps", "passed": True, "detail": "3 = 3"}),
-        SimpleNamespace(_asdict=lambda: {"name": "eps 1", "passed": False, "detail": "90%"}),
+        Check(name="more steps", passed=True, detail="3 = 3"),
+        Check(name="eps 1", passed=False, detail="90%"),
+        Check(name="planted", passed=None, detail="no room"),
     ]
-    module = SimpleNamespace(audit=lambda model, x, y, eps, curve: checks)
-    monkeypatch.setitem(sys.modules, "cpr_wrap.evaluation.audit", module)
+    asked = []
+
+    def audit(*args):
+        asked.append(args)
+        return checks
+
+    monkeypatch.setattr(cpr_wrap.evaluation, "audit", audit)
     answer = type_command("curve", f"local:{saved}", "--num", "8", "--audit", "--out", "here")
-    assert "  ok  more steps: 3 = 3\n  NO  eps 1: 90%\n" in answer.stdout
+    assert "  ok  more steps: 3 = 3\n  NO  eps 1: 90%\n  -   planted: no room\n" in answer.stdout
+    [(_, x, y, eps, curve)] = asked
+    assert (len(x), len(y), eps) == (8, 8, 0.1)
+    assert curve.records == load_result("here").records
     assert load_result("here").details["audit"][1]["passed"] is False
 
 

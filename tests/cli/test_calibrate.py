@@ -1,0 +1,47 @@
+"""`cpr-wrap calibrate`: a rate asked for, a rule saved."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cpr_wrap.zoo import load
+
+
+def test_the_calibrated_model_is_saved_and_loads(saved, type_command, tmp_path):
+    words = ("calibrate", f"local:{saved}", "--rule", "confidence", "--reject-rate", "1/50")
+    answer = type_command(*words, "--out", "here", "--json")
+    record = json.loads(answer.stdout)
+    assert (record["folder"], record["reject_rate"]) == ("here", 0.02)
+    assert record["num_rejected"] == int(record["num_correct"] * 0.02)
+    rule = load(tmp_path / "here").rule
+    assert rule.name == "confidence"
+    assert rule.threshold == record["after"]["threshold"]
+
+
+def test_people_read_before_and_after(saved, type_command):
+    words = ("calibrate", f"local:{saved}", "--steps", "4", "--step-size", "0.05", "--out", "here")
+    answer = type_command(*words)
+    before, after, rates, where = answer.stdout.splitlines()
+    assert before == "before: cpr (radius 0.0055, steps 4, step size 0.05, norm Linf)"
+    assert after.startswith("after:  cpr (radius 0.0")
+    assert rates.startswith("rejects ")
+    assert "(asked: 1.0%; on new images " in rates
+    assert rates.endswith("of all 1000")
+    assert where == "saved to here; load it as local:here"
+
+
+def test_what_cannot_be_calibrated_is_one_line(saved, type_command):
+    answer = type_command("calibrate", f"local:{saved}")
+    assert answer.exit_code == 1
+    assert answer.stderr.splitlines()[-1].startswith("error: rule 'none' never rejects")
+
+
+@pytest.mark.parametrize("rate", ["0", "1"])
+def test_a_rate_out_of_range_is_one_line(rate, saved, type_command):
+    answer = type_command("calibrate", f"local:{saved}", "--rule", "cpr", "--reject-rate", rate)
+    assert answer.exit_code == 1
+    assert answer.stderr.splitlines()[-1].startswith(
+        "error: reject_rate: expected a number between"
+    )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap.objective import margin
+from cpr_wrap.objective import Goal, margin
 from cpr_wrap.selective import SelectiveClassifier
 from cpr_wrap.solver import frozen
 
@@ -116,11 +116,11 @@ class BaseLogits(_View):
 
 
 class GoalLogits(_View):
-    """k columns for images of one true class: its column is the largest until the goal is reached.
+    """k columns: the true class's is the largest until the point is accepted and wrong.
 
-    The goal is *accepted and wrong*. A rejected point shows the true class, whatever the network
-    predicts there, so that a package which counts misclassifications counts our goal and nothing
-    else. There is no reject column to aim at.
+    A rejected point shows the true class, whatever the network predicts there, so that a package
+    which counts misclassifications counts our goal and nothing else. There is no reject column to
+    aim at.
 
     The lead of the true class says how far the goal is, in three stages, each below the one before:
 
@@ -130,48 +130,60 @@ class GoalLogits(_View):
 
     So crossing the network's boundary always counts as progress. It would not if outputs at z and
     at T(z) were simply added: just behind the boundary T(z) points back, and the sum drops.
+
+    Args:
+        model: The selective classifier.
+        label: The true class of every point, or one for each row of every batch `(N,)`.
+        dtype: The type of the model's images, where the points may come in another.
     """
 
     def __init__(
-        self, model: SelectiveClassifier, label: int, dtype: torch.dtype | None = None
+        self,
+        model: SelectiveClassifier,
+        label: int | Tensor,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(model, dtype)
         self.label = label
 
     def columns(self, z: Tensor) -> Tensor:
         """The true class's lead in its column, the others relative to their best `(N, k)`."""
-        if self.model.rule.needs_gradient:
-            odds, lead = self._with_transform(z)
-        else:
-            answer = ask(self.model, z)
-            odds = log_odds(answer.logits)
-            lead = torch.where(
-                answer.predicted == self.label, self._right(odds), _staged(answer, answer.slack)
-            )
-        label = torch.full((len(z), 1), self.label, device=z.device)
-        rivals = odds.scatter(1, label, -torch.inf)
-        return (odds - rivals.amax(dim=1, keepdim=True)).scatter(1, label, lead[:, None])
+        label = self.label
+        if not isinstance(label, Tensor):
+            label = torch.full((len(z),), label, device=z.device)
+        measure = _costly if self.model.rule.needs_gradient else _cheap
+        odds, lead = measure(self.model, z, label)
+        rivals = odds.scatter(1, label[:, None], -torch.inf)
+        relative = odds - rivals.amax(dim=1, keepdim=True)
+        # Once the prediction is wrong, a second wrong class that rises only makes it less sure.
+        right = odds.argmax(dim=1) == label
+        relative = torch.where(right[:, None], relative, relative.detach())
+        return relative.scatter(1, label[:, None], lead[:, None])
 
-    def _right(self, odds: Tensor) -> Tensor:
-        """Stage 1 `(N,)`."""
-        return 1 + margin(odds, odds.new_full((len(odds),), self.label, dtype=torch.int64))
 
-    def _with_transform(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-odds `(N, k)` and the lead `(N,)`; T is made only where the prediction is wrong."""
-        logits = self.model.logits(z)
-        odds = log_odds(logits)
-        lead = right = self._right(odds)
-        wrong = (logits.argmax(dim=1) != self.label).nonzero().squeeze(1)
-        if len(wrong):
-            answer = ask(self.model, z[wrong])
-            # The slack is read at T(z); the step also keeps z itself on the way it came.
-            lean = right[wrong]
-            slack = answer.slack - (lean - lean.detach())
-            staged = _staged(answer, slack)
-            # The same points in a smaller batch may round to the other side of the boundary.
-            back = answer.predicted == self.label
-            lead = lead.index_copy(0, wrong, torch.where(back, lean.abs() + _LEAD, staged))
+def _cheap(model: SelectiveClassifier, z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-odds `(N, k)` and the true class's lead `(N,)`, the verdict read off the outputs."""
+    answer = ask(model, z)
+    odds = log_odds(answer.logits)
+    right = 1 + margin(odds, label)
+    return odds, torch.where(answer.predicted == label, right, _staged(answer, answer.slack))
+
+
+def _costly(model: SelectiveClassifier, z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for a rule with a T, which is made only where the prediction is wrong."""
+    logits = model.logits(z)
+    odds = log_odds(logits)
+    lead = 1 + margin(odds, label)
+    wrong = (logits.argmax(dim=1) != label).nonzero().squeeze(1)
+    if len(wrong) == 0:
         return odds, lead
+    answer = ask(model, z[wrong])
+    # The value is the slack, read at T(z); the gradient also keeps z itself on its way.
+    lean = lead[wrong]
+    staged = _staged(answer, answer.slack - (lean - lean.detach()))
+    # In a smaller batch the same point may round to the other side of the boundary.
+    back = answer.predicted == label[wrong]
+    return odds, lead.index_copy(0, wrong, torch.where(back, lean.abs() + _LEAD, staged))
 
 
 def _staged(answer: Answer, slack: Tensor) -> Tensor:
@@ -179,3 +191,73 @@ def _staged(answer: Answer, slack: Tensor) -> Tensor:
     return torch.where(
         answer.accepted, -_LEAD - squash(slack), _LEAD + (1 - _LEAD) * squash(-slack)
     )
+
+
+class RejectLogits(_View):
+    """k + 1 columns: the last is the largest exactly where the input is rejected.
+
+    A class's column is its log-odds at z, plus those at T(z) where the rule has a T. What the
+    reject column is good for depends on what an attack is after, hence the goal:
+
+    - `REJECTED`: it stands below the best class by the score's slack and has the slack's gradient,
+      so that an attack which aims at it lowers the score.
+    - `ACCEPTED_MISTAKE`: it has no gradient and stays out of the way until it must be the largest,
+      so that an attack which wants "anything but the true class" works on the classes and does
+      not settle for a rejection.
+    """
+
+    def __init__(
+        self, model: SelectiveClassifier, goal: Goal, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__(model, dtype)
+        self.goal = goal
+
+    def columns(self, z: Tensor) -> Tensor:
+        """Classes and rejection `(N, k + 1)`."""
+        answer = ask(self.model, z)
+        odds = log_odds(answer.logits)
+        if answer.shadow is not None:
+            odds = odds + log_odds(answer.shadow)
+        best = odds.amax(dim=1)
+        if self.goal is Goal.REJECTED:
+            reject = best - answer.slack
+        else:
+            aside = odds.detach().amin(dim=1) - 1
+            reject = torch.where(answer.accepted, aside, best.detach())
+        columns = torch.cat([odds, reject[:, None]], dim=1)
+        last = torch.full_like(answer.predicted, odds.shape[1])
+        return _crowned(columns, torch.where(answer.accepted, answer.predicted, last))
+
+
+class LabelledLogits(RejectLogits):
+    """k + 1 columns for images whose true classes are known, after accepted mistakes.
+
+    For batches of as many points as there are labels the classes are those of `GoalLogits` and the
+    reject column is the lowest: a rejected point shows its true class. Other batches get the
+    columns of `RejectLogits`.
+
+    Args:
+        model: The selective classifier.
+        labels: True classes `(N,)`.
+    """
+
+    def __init__(self, model: SelectiveClassifier, labels: Tensor) -> None:
+        super().__init__(model, Goal.ACCEPTED_MISTAKE)
+        self._goal_logits = GoalLogits(model, labels)
+        self._count = len(labels)
+
+    def columns(self, z: Tensor) -> Tensor:
+        """Classes and rejection `(N, k + 1)`."""
+        if len(z) != self._count:
+            return super().columns(z)
+        classes = self._goal_logits.columns(z)
+        return torch.cat([classes, classes.detach().amin(dim=1, keepdim=True) - 1], dim=1)
+
+
+def _crowned(columns: Tensor, winner: Tensor) -> Tensor:
+    """Lift the winner's column above all others where it is not; the gradient stays as it is."""
+    lead = margin(columns.detach(), winner)
+    # Enough to survive rounding to float32.
+    least = 1e-4 * (1 + columns.detach().abs().amax(dim=1))
+    lift = torch.where(lead < least, least - lead, torch.zeros_like(lead))
+    return columns.scatter_add(1, winner[:, None], lift[:, None])

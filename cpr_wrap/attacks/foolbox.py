@@ -1,0 +1,282 @@
+"""Foolbox on us, both ways: its attacks as ours, and a selective classifier as its model.
+
+Foolbox is imported when something here is first used, and so are the classes that derive from its
+own: `Rejected`, `AcceptedMisclassification` and `FoolboxModel` are made on demand.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cpr_wrap._checks import check_eps, check_labels, import_extra
+from cpr_wrap.attacks.guests import batch_seed, guest
+from cpr_wrap.attacks.views import LabelledLogits, RejectLogits
+from cpr_wrap.geometry import ball
+from cpr_wrap.objective import Goal
+from cpr_wrap.selective import SelectiveClassifier
+
+__all__ = ["AcceptedMisclassification", "FoolboxAttack", "FoolboxModel", "Rejected", "to_foolbox"]
+
+if TYPE_CHECKING:
+    AcceptedMisclassification: Any
+    FoolboxModel: Any
+    Rejected: Any
+
+_MADE_ON_DEMAND = ("AcceptedMisclassification", "FoolboxModel", "Rejected")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MADE_ON_DEMAND:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _classes()[name]
+
+
+def to_foolbox(
+    model: SelectiveClassifier,
+    *,
+    goal: Goal = Goal.ACCEPTED_MISTAKE,
+    labels: Tensor | None = None,
+    device: torch.device | str | None = None,
+) -> Any:
+    """A selective classifier as a `foolbox.PyTorchModel` with k + 1 columns and bounds (0, 1).
+
+    The arg max is the answer, k where the input is rejected, whatever the goal. The goal says
+    which gradient the reject column has (see `RejectLogits`): choose the one you attack for.
+
+    Args:
+        model: The selective classifier; it stays where it is.
+        goal: What will be asked of it: `ACCEPTED_MISTAKE` goes with the criterion
+            `AcceptedMisclassification`, `REJECTED` with `Rejected`.
+        labels: True classes `(N,)` of the images that will be attacked, for the stronger columns
+            of `LabelledLogits`: a rejected point then shows its true class. Only for accepted
+            mistakes.
+        device: Where the model is, if it has no parameters that tell.
+
+    Returns:
+        A `FoolboxModel`; its `criterion(x, y)` is the one that goes with the goal.
+    """
+    if goal not in (Goal.ACCEPTED_MISTAKE, Goal.REJECTED):
+        raise ValueError(f"goal: expected ACCEPTED_MISTAKE or REJECTED, got {goal}")
+    if device is None:
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    if labels is None:
+        return _classes()["FoolboxModel"](RejectLogits(model, goal), device)
+    if goal is Goal.REJECTED:
+        raise ValueError("labels: expected none for the goal REJECTED, which does not ask for them")
+    return _classes()["FoolboxModel"](LabelledLogits(model, labels), device)
+
+
+@functools.cache
+def _classes() -> dict[str, Any]:
+    """The classes that derive from Foolbox's."""
+    made = (_accepted_misclassification(), _rejected(), _foolbox_model())
+    for cls in made:
+        cls.__qualname__ = cls.__name__  # so that pickle finds it through __getattr__
+    return {cls.__name__: cls for cls in made}
+
+
+def _accepted_misclassification() -> type:
+    ep, criteria = import_extra("eagerpy"), import_extra("foolbox").criteria
+
+    class AcceptedMisclassification(criteria.Misclassification):  # type: ignore[misc, name-defined]
+        """Accepted, and not as the true class. A rejection is no success.
+
+        Args:
+            labels: True classes `(N,)`.
+        """
+
+        def __call__(self, perturbed: Any, outputs: Any) -> Any:  # noqa: ARG002
+            columns, restore = ep.astensor_(outputs)
+            answer = columns.argmax(axis=-1)
+            wrong = answer != self.labels
+            return restore(ep.logical_and(wrong, answer != columns.shape[-1] - 1))
+
+    return AcceptedMisclassification
+
+
+def _rejected() -> type:
+    ep, criteria = import_extra("eagerpy"), import_extra("foolbox").criteria
+
+    class Rejected(criteria.TargetedMisclassification):  # type: ignore[misc, name-defined]
+        """Rejected: the last column is the largest.
+
+        Args:
+            labels: True classes `(N,)`. With `num_classes` they tell attacks that follow a
+                gradient how many inputs aim at which column; other attacks need neither.
+            num_classes: Number of classes k, without the reject column.
+        """
+
+        def __init__(self, labels: Any = None, num_classes: int | None = None) -> None:
+            self._target: Any = None
+            if labels is not None and num_classes is not None:
+                self._target = ep.zeros_like(ep.astensor(labels)) + num_classes
+
+        def __repr__(self) -> str:
+            return "Rejected()"
+
+        @property
+        def target_classes(self) -> Any:
+            """The reject column, once for each input `(N,)`."""
+            if self._target is None:
+                # Not an AttributeError, which Foolbox would report as "unsupported criterion".
+                raise ValueError(
+                    "this attack follows a gradient and has to know the reject column: expected "
+                    "Rejected(labels, num_classes), got Rejected(). Or use criterion(x, y) of "
+                    "to_foolbox(model, goal=Goal.REJECTED)."
+                )
+            return self._target
+
+        def __call__(self, perturbed: Any, outputs: Any) -> Any:  # noqa: ARG002
+            columns, restore = ep.astensor_(outputs)
+            return restore(columns.argmax(axis=-1) == columns.shape[-1] - 1)
+
+    return Rejected
+
+
+def _foolbox_model() -> type:
+    models = import_extra("foolbox").models
+
+    class FoolboxModel(models.PyTorchModel):  # type: ignore[misc, name-defined]
+        """A selective classifier with k + 1 columns; made by `to_foolbox`."""
+
+        def __init__(self, view: RejectLogits, device: torch.device | str) -> None:
+            super().__init__(view, bounds=(0, 1), device=device)
+            self.goal = view.goal
+
+        def criterion(self, x: Tensor, y: Tensor) -> Any:
+            """What counts as a success for images `(N, ...)` of true classes `(N,)`."""
+            classes = _classes()
+            if self.goal is Goal.ACCEPTED_MISTAKE:
+                return classes["AcceptedMisclassification"](y)
+            return classes["Rejected"](y, num_classes=self(x[:1]).shape[1] - 1)
+
+    return FoolboxModel
+
+
+@dataclass(frozen=True)
+class FoolboxAttack:
+    """Any Foolbox attack, proposing points for a selective classifier.
+
+    Attributes:
+        attack: The attack, e.g. `foolbox.attacks.LInfFMNAttack()`.
+        goal: What it is after.
+        directions: Attacks that walk along the boundary need a first success to start from. Where
+            the attack brings no `init_attack`, so many random images are tried (Foolbox itself
+            tries 1,000, and each costs a call of the selective classifier).
+        verbose: Let Foolbox print and warn.
+    """
+
+    attack: Any
+    goal: Goal = field(default=Goal.ACCEPTED_MISTAKE, kw_only=True)
+    directions: int = field(default=100, kw_only=True)
+    verbose: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        foolbox = import_extra("foolbox")
+        if not isinstance(self.attack, foolbox.attacks.base.Attack):
+            raise TypeError(
+                "attack: expected a Foolbox attack, e.g. foolbox.attacks.LinfPGD(), "
+                f"got {type(self.attack).__name__}"
+            )
+        if self.goal not in (Goal.ACCEPTED_MISTAKE, Goal.REJECTED):
+            raise ValueError(f"goal: expected ACCEPTED_MISTAKE or REJECTED, got {self.goal}")
+        if self.directions < 1:
+            raise ValueError(f"directions: expected at least 1, got {self.directions}")
+
+    @property
+    def name(self) -> str:
+        """The name in tables."""
+        return f"Foolbox {type(_innermost(self.attack)).__name__}"
+
+    def perturb(
+        self,
+        model: SelectiveClassifier,
+        x: Tensor,
+        y: Tensor,
+        eps: float,
+        *,
+        norm: str,
+        seed: int,
+        index: Tensor,
+    ) -> Tensor:
+        """Propose a point for each image, the image itself where the attack cannot start.
+
+        Args:
+            model: The selective classifier.
+            x: Images `(N, ...)`.
+            y: True classes `(N,)`.
+            eps: Budget in pixel units. Attacks that look for the smallest perturbation do not
+                stop at it.
+            norm: `Linf` or `L2`; the attack has a norm of its own, and points come back as it
+                made them.
+            seed: The run's seed.
+            index: Numbers of the images in their data set `(N,)`. Foolbox draws for a whole batch,
+                so random starts depend on all of them.
+
+        Returns:
+            Points `(N, ...)`.
+        """
+        ball(norm)
+        check_eps(eps)
+        check_labels(y, len(x))
+        points = x.detach().clone().clamp_(0, 1)  # Foolbox refuses a pixel of 1 + 1e-7
+        y = y.long()
+        with guest(model, batch_seed(seed, index), logger="root", verbose=self.verbose):
+            selection = model.judge(points)
+            reached = self.goal.reached(selection.predicted, selection.accepted, y)
+            rows = (~reached).nonzero().squeeze(1)
+            rows, starts = self._starts(model, points, y, rows)
+            if len(rows):
+                target, criterion = self._target(model, points[rows], y[rows])
+                given = {**self._epsilons(eps), **starts}
+                found, _, _ = self.attack(target, points[rows], criterion, **given)
+                points[rows] = found.to(points.dtype)
+        return points
+
+    def _target(self, model: SelectiveClassifier, x: Tensor, y: Tensor) -> tuple[Any, Any]:
+        """The model as this attack should see it, and the criterion."""
+        labels = y if self.goal is Goal.ACCEPTED_MISTAKE else None
+        target = to_foolbox(model, goal=self.goal, labels=labels, device=x.device)
+        return target, target.criterion(x, y)
+
+    def _epsilons(self, eps: float) -> dict[str, float | None]:
+        """The budget, for the kinds of attacks that take one."""
+        foolbox = import_extra("foolbox")
+        if "epsilons" not in inspect.signature(type(self.attack).__call__).parameters:
+            return {}
+        kind = _innermost(self.attack)
+        smallest = isinstance(kind, foolbox.attacks.base.MinimizationAttack)
+        return {"epsilons": None if smallest else eps}
+
+    def _starts(
+        self, model: SelectiveClassifier, points: Tensor, y: Tensor, rows: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The rows that can be attacked, and their first successes if the attack needs some.
+
+        Foolbox stops a whole batch with an error if a single image has none.
+        """
+        kind = _innermost(self.attack)
+        attacks = import_extra("foolbox").attacks
+        needless = isinstance(kind, attacks.fast_minimum_norm.FMNAttackLp) and not kind.init_attack
+        if len(rows) == 0 or needless or not hasattr(kind, "init_attack"):
+            return rows, {}
+        first = kind.init_attack or attacks.LinearSearchBlendedUniformNoiseAttack(
+            directions=self.directions, steps=50
+        )
+        target, criterion = self._target(model, points[rows], y[rows])
+        starts = first.run(target, points[rows], criterion)
+        good = criterion(starts, target(starts))
+        return rows[good], {"starting_points": starts[good]}
+
+
+def _innermost(attack: Any) -> Any:
+    """The attack itself, where it is a repetition of one."""
+    while hasattr(attack, "attack"):
+        attack = attack.attack
+    return attack

@@ -139,4 +139,5 @@ def test_kill_9_loses_only_the_unit_under_way(tmp_path):
     settings = {"eps": 0.1, "budget": "quick", "block_size": 2}
     resumed = robustness_curve(model, x, y, store=tmp_path / "killed", **settings)
     assert stamps == [file.stat().st_mtime_ns for file in done]
+    assert len(list((tmp_path / "killed").iterdir())) == 1  # the same evaluation, so one folder
     assert resumed.records == robustness_curve(model, x, y, **settings).records

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from cpr_wrap.metrics import RobustnessCurve, ideal_rejected_radius
-from cpr_wrap.report.confidence import error_band
+from cpr_wrap.report.confidence import grid
 from cpr_wrap.report.markup import Markup, join, tag
 from cpr_wrap.report.run import Run
 from cpr_wrap.report.svg import Frame, area_path, axes, picture, step_path
 
 COLOURS = 8  # the style sheet has as many colours for curves; more curves begin anew
 BINS = 20
-_GRID = 101  # points of bands, theory and the read-out
 
 _SHARES = [(share, f"{100 * share:.0f}%") for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
 _CURVE_FRAMES = (
@@ -28,11 +27,6 @@ _CURVE_FRAMES = (
 def colour(place: int) -> str:
     """Style of the curve at some place in the list of runs."""
     return f"c{place % COLOURS}"
-
-
-def grid() -> Tensor:
-    """The alphas `(101,)` of bands and of the read-out below the chart."""
-    return torch.linspace(0, 1, _GRID, dtype=torch.float64)
 
 
 def jumps(curve: RobustnessCurve) -> tuple[list[float], list[float]]:
@@ -53,7 +47,7 @@ def curve_chart(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     Returns:
         The chart in both sizes.
     """
-    bands = [_band(run.curve) for run in runs]
+    bands = [run.band for run in runs]
     theory = [_theory(run) for run in runs]
     description = "Robustness with rejection over alpha: " + "; ".join(
         f"{name} falls from {run.curve.accuracy_at(0.0):.1%} to {run.curve.accuracy_at(1.0):.1%}"
@@ -86,11 +80,6 @@ def curve_chart(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     return join(pictures)
 
 
-def _band(curve: RobustnessCurve) -> tuple[list[float], list[float]]:
-    band = error_band(curve, grid())
-    return (1 - band.high).tolist(), (1 - band.low).tolist()
-
-
 def _theory(run: Run) -> list[tuple[str, list[float]]]:
     if run.theorems is None:
         return []
@@ -101,10 +90,9 @@ def _theory(run: Run) -> list[tuple[str, list[float]]]:
     ]
 
 
-def read_out(curve: RobustnessCurve) -> list[list[float]]:
+def read_out(run: Run) -> list[list[float]]:
     """Robustness and its interval at the grid's alphas, for the page's script."""
-    low, high = _band(curve)
-    rows = zip(curve.accuracy_at(grid()).tolist(), low, high, strict=True)
+    rows = zip(run.curve.accuracy_at(grid()).tolist(), *run.band, strict=True)
     return [[round(value, 4) for value in row] for row in rows]
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cpr_wrap._checks import import_extra
-from cpr_wrap.metrics import RobustnessCurve
-from cpr_wrap.report.charts import BINS, grid, jumps, radius_counts
-from cpr_wrap.report.confidence import error_band
+from cpr_wrap.report.charts import BINS, jumps, radius_counts
+from cpr_wrap.report.confidence import grid
 from cpr_wrap.report.run import Run, RunLike, as_run, as_runs, labels
 from cpr_wrap.report.wording import eps_text
 
@@ -60,7 +59,8 @@ def curve_figure(
         dashes = _DASHES[place // len(_COLOURS) % len(_DASHES)]
         axes.step(alphas, heights, where="post", color=colour, linestyle=dashes, label=name, lw=1.5)
         if band:
-            _draw_band(axes, run.curve, colour)
+            low, high = run.band
+            axes.fill_between(grid().tolist(), low, high, color=colour, alpha=0.15, linewidth=0)
         if theory:
             _draw_theory(axes, run, colour)
     axes.set(
@@ -123,12 +123,6 @@ def _figure(size: tuple[float, float]) -> tuple[Any, Any]:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
-
-
-def _draw_band(axes: Any, curve: RobustnessCurve, colour: str) -> None:
-    band = error_band(curve, grid())
-    low, high = (1 - band.high).tolist(), (1 - band.low).tolist()
-    axes.fill_between(grid().tolist(), low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def _draw_theory(axes: Any, run: Run, colour: str) -> None:

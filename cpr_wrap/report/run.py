@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cpr_wrap.metrics import RobustnessCurve, Theorem1Bound, Theorem2Curve, theorems_of
+from cpr_wrap.report.confidence import error_band, grid
 from cpr_wrap.report.gallery import Gallery, load_gallery
 from cpr_wrap.report.wording import eps_text
 
@@ -112,6 +113,12 @@ class Run:
         if "forwards" in total and "backwards" in total:
             return float(total["forwards"] + total["backwards"]) / len(self.curve.records)
         return None
+
+    @cached_property
+    def band(self) -> tuple[list[float], list[float]]:
+        """Lower and upper ends of the robustness on the grid of `confidence.grid`."""
+        band = error_band(self.curve, grid())
+        return (1 - band.high).tolist(), (1 - band.low).tolist()
 
     @cached_property
     def theorems(self) -> tuple[Theorem1Bound, Theorem2Curve] | None:

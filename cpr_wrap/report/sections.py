@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cpr_wrap.metrics import PAPER_LOSSES, clean_metrics
 from cpr_wrap.report.charts import colour, curve_chart, read_out
-from cpr_wrap.report.confidence import loss_interval
+from cpr_wrap.report.confidence import loss_intervals
 from cpr_wrap.report.markup import Markup, embedded_json, join, tag
 from cpr_wrap.report.run import Run
 from cpr_wrap.report.table import Cell, Column, Table, mark_best
@@ -119,7 +119,7 @@ def _theory_key(runs: Sequence[Run]) -> Markup | None:
 
 
 def _read_out(runs: Sequence[Run], names: Sequence[str]) -> Markup:
-    readings = [read_out(run.curve) for run in runs]
+    readings = [read_out(run) for run in runs]
     rows = []
     for place, (name, reading) in enumerate(zip(names, readings, strict=True)):
         value, low, high = reading[_START]
@@ -178,8 +178,9 @@ def losses_table(run: Run) -> Table:
         *(Column(kinds[type(theorem).__name__]) for theorem in theorems),
     ]
     rows = []
-    for loss in PAPER_LOSSES:
-        total, interval = curve.total_robust_loss(loss), loss_interval(curve, loss)
+    intervals = loss_intervals(curve, PAPER_LOSSES)
+    for loss, interval in zip(PAPER_LOSSES, intervals, strict=True):
+        total = curve.total_robust_loss(loss)
         said = [theorem.total_robust_loss(loss) for theorem in theorems]
         rows.append(
             (

@@ -14,7 +14,7 @@ from cpr_wrap.metrics import (
     StepLoss,
     clean_metrics,
 )
-from cpr_wrap.report.confidence import error_band, loss_interval
+from cpr_wrap.report.confidence import error_band, loss_intervals
 from cpr_wrap.report.run import Run, RunLike, as_runs
 from cpr_wrap.report.table import Cell, Column, Row, Table, mark_best
 from cpr_wrap.report.wording import (
@@ -124,8 +124,8 @@ def losses(curve: RobustnessCurve, wanted: Sequence[RejectionLoss] = PAPER_LOSSE
         Column("95% interval"),
     )
     rows = []
-    for loss in wanted:
-        total, interval = curve.total_robust_loss(loss), loss_interval(curve, loss)
+    for loss, interval in zip(wanted, loss_intervals(curve, wanted), strict=True):
+        total = curve.total_robust_loss(loss)
         between = loss_range(interval.low, interval.high)
         rows.append((Cell(loss_text(loss)), Cell(f"{total:.3f}", total), Cell(between)))
     return _of_one("Total robust loss", curve, columns, rows)

@@ -12,12 +12,12 @@ from cpr_wrap.report.charts import (
     COLOURS,
     colour,
     curve_chart,
-    grid,
     jumps,
     radius_chart,
     radius_counts,
     read_out,
 )
+from cpr_wrap.report.confidence import grid
 from cpr_wrap.report.run import Run
 from cpr_wrap.report.svg import Frame, area_path, step_path
 from tests.metrics.making import make
@@ -95,7 +95,7 @@ def test_more_runs_than_colours_begin_anew():
 
 def test_the_read_out_is_the_curve_with_its_interval():
     curve = full_curve()
-    rows = read_out(curve)
+    rows = read_out(Run.of(curve))
     assert len(rows) == 101
     for alpha, (value, low, high) in zip(grid().tolist(), rows, strict=True):
         assert value == pytest.approx(curve.accuracy_at(alpha), abs=1e-4)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from cpr_wrap.cli._run import say
+from cpr_wrap.cli._run import mention
 from cpr_wrap.cli.options import DataOptions, DeviceName, ModelOptions
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def load_images(options: DataOptions, facts: ZooModel, part: str = "robust") -> 
         return load_folder(name, facts.transform, options.num)
     data = load_data(name, part, options.data_dir, options.download, options.num)
     if data.note:
-        say(f"note: {data.note}")
+        mention(f"note: {data.note}")
     return data
 
 
@@ -140,7 +140,7 @@ def warn_of_open_rule(model: SelectiveClassifier) -> None:
     """Say so if a rule accepts everything because nobody has set its threshold."""
     rule = model.rule
     if rule.name in _NEED_A_THRESHOLD and rule.threshold <= 0:
-        say(
+        mention(
             f"warning: rule {rule.name} accepts everything at threshold {rule.threshold:g}; "
             "pass --threshold, or --calibrate 0.01"
         )

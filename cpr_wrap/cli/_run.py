@@ -62,9 +62,15 @@ def command_line() -> str:
 
 
 def say(text: str) -> None:
-    """Print a line on standard error."""
+    """Print a line on standard error; where there are several processes, say which one speaks."""
     rank = os.environ.get("RANK", "0")
     typer.echo(text if rank == "0" else f"[process {rank}] {text}", err=True)
+
+
+def mention(text: str) -> None:
+    """Print a line that all processes would print alike, once."""
+    if os.environ.get("RANK", "0") == "0":
+        say(text)
 
 
 def _one_line(error: Exception) -> str:
@@ -86,8 +92,8 @@ def _warnings_as_lines() -> Iterator[None]:
         file: TextIO | None = None,  # noqa: ARG001
         line: str | None = None,  # noqa: ARG001
     ) -> None:
-        if issubclass(category, UserWarning) and os.environ.get("RANK", "0") == "0":
-            say(f"warning: {' '.join(str(message).split())}")
+        if issubclass(category, UserWarning):
+            mention(f"warning: {' '.join(str(message).split())}")
 
     with warnings.catch_warnings():
         warnings.showwarning = show

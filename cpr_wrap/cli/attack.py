@@ -45,8 +45,7 @@ def attack(
     An attack only proposes: its points are projected into the ball, judged by the model, and
     checked once more by other code.
 
-    Example: cpr-wrap attack bundled:mnist-compact-at CHCMOA --eps 0.3 --num 50 --radius 0.1
-    --steps 20 --step-size 0.01
+    Example: cpr-wrap attack bundled:mnist-compact-at CHCMOA --num 50
     """
     from cpr_wrap.cli._attacks import Alone, find_attack
     from cpr_wrap.evaluation import robustness_curve

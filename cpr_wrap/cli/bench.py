@@ -27,8 +27,7 @@ def bench(
 
     The bare time of an evaluation is its forwards and backwards at the speed of the network alone.
 
-    Example: cpr-wrap bench bundled:mnist-compact-at --num 100 --radius 0.1 --steps 20
-    --step-size 0.01
+    Example: cpr-wrap bench bundled:mnist-compact-at --num 100
     """
     from cpr_wrap.cli._timing import measure
 

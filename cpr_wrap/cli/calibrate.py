@@ -30,8 +30,7 @@ def calibrate(
 
     A score gets a threshold; cpr gets a radius.
 
-    Example: cpr-wrap calibrate bundled:mnist-compact-at --reject-rate 0.01 --steps 20
-    --step-size 0.01 --out models/at
+    Example: cpr-wrap calibrate bundled:mnist-compact-at --reject-rate 0.01 --out models/at
     """
     loaded = load_model(address, model, pick_device(common.device))
     selective, record = calibrated(loaded.model, reject_rate, data, loaded.facts)

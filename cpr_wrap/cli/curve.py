@@ -21,7 +21,7 @@ from cpr_wrap.cli._load import (
     warn_of_open_rule,
 )
 from cpr_wrap.cli._processes import several_processes
-from cpr_wrap.cli._run import command_line, resumable, say
+from cpr_wrap.cli._run import command_line, mention, resumable
 from cpr_wrap.cli.options import (
     Address,
     BatchSize,
@@ -136,16 +136,15 @@ def curve(
     command goes on where it was. Several processes share the work when started by
     `torchrun --nproc-per-node N -m -- cpr_wrap curve …`.
 
-    Example: cpr-wrap curve bundled:mnist-compact-at --eps 0.3 --num 100 --radius 0.1 --steps 20
-    --step-size 0.01 --out runs/at
+    Example: cpr-wrap curve robustbench:Rice2020Overfitting --dataset cifar10 --eps 8/255
+    --num 1000 --out runs/rice
     """
     device = pick_device(common.device)
     with several_processes(device) as leads:
         task = _prepare(
             address, eps, model, data, run.calibrate, load_model(address, model, device)
         )
-        if leads:
-            say(task.sentence)
+        mention(task.sentence)
         if run.estimate:
             if leads:
                 _estimate(task, run, common)

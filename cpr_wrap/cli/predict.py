@@ -35,8 +35,7 @@ def predict(
     resizing. A rejection by cpr names the class that the prediction flips to at T(x), and by how
     much it leads there.
 
-    Example: cpr-wrap predict bundled:mnist-compact-at digits/ --radius 0.1 --steps 20
-    --step-size 0.01
+    Example: cpr-wrap predict bundled:mnist-compact-at digits/ --radius 0.15
     """
     from cpr_wrap.cli._pictures import find_pictures, read_pictures
 

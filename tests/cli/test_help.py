@@ -23,6 +23,15 @@ def test_every_command_has_an_example_and_the_shared_options(name, type_command)
         assert option in answer.output
 
 
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_the_options_of_the_example_exist(name, type_command):
+    output = type_command(name, "--help").output
+    example = _COMMANDS[name][1].__doc__.partition("Example:")[2]
+    options = [word for word in example.split() if word.startswith("-")]
+    declared = output[output.index("Options") :]
+    assert [option for option in options if option not in declared] == []
+
+
 def test_the_program_lists_its_commands_in_order(type_command):
     answer = type_command("--help")
     assert "Example: cpr-wrap demo" in answer.output

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cpr_wrap.cli._run import command_line, reported, resumable, say
+from cpr_wrap.cli._run import command_line, mention, reported, resumable, say
 
 
 def _ending(work, *words):
@@ -102,6 +102,13 @@ def test_other_processes_say_who_they_are(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "2")
     say("hello")
     assert capsys.readouterr().err == "[process 2] hello\n"
+
+
+def test_what_all_would_say_is_said_once(monkeypatch, capsys):
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        mention("hello")
+    assert capsys.readouterr().err == "hello\n"
 
 
 def test_command_line_can_be_typed_again(monkeypatch):

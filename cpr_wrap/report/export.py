@@ -17,6 +17,11 @@ from cpr_wrap.report.wording import eps_text
 
 Goal = Literal["any", "mistake", "rejection"]
 
+_FOOTNOTE = (
+    "A selective classifier; every rejection counts as a mistake here. The robust accuracy was "
+    "measured with adaptive attacks by cpr-wrap."
+)
+
 
 def model_info(
     run: RunLike,
@@ -50,8 +55,7 @@ def model_info(
             attacks never stand in for it.
     """
     run = as_run(run)
-    records = run.curve.records
-    right = float((records.clean_label == records.label).double().mean())
+    right = run.curve.records.clean_label == run.curve.records.label
     forwards, backwards = passes_per_prediction(run)
     return {
         "link": link,
@@ -63,14 +67,11 @@ def model_info(
         "venue": venue,
         "architecture": architecture,
         "eps": eps_text(run.curve.eps),
-        "clean_acc": _percentage(right),
+        "clean_acc": _percentage(float(right.double().mean())),
         "reported": _percentage(reported),
         "autoattack_acc": _percentage(autoattack_acc),
         "external": _percentage(run.curve.accuracy_at(1.0)),
-        "footnote": (
-            "A selective classifier; every rejection counts as a mistake here. The robust accuracy "
-            "was measured with adaptive attacks by cpr-wrap."
-        ),
+        "footnote": _FOOTNOTE,
         "cpr_wrap": _own(run, forwards, backwards),
     }
 

@@ -125,13 +125,21 @@ def measure_figures(
     )
 
 
-def make_card(folder: str | Path, name: str, data: ImageData, *, autoattack_images: int) -> Path:
+def make_card(
+    folder: str | Path,
+    name: str,
+    data: ImageData,
+    *,
+    pgd_steps: int = 40,
+    autoattack_images: int = 200,
+) -> Path:
     """Measure a trained model and write its card.
 
     Args:
         folder: A folder that `train` wrote.
         name: The model's name, which is its recipe's.
         data: Test images of the data set it was trained on.
+        pgd_steps: Steps of PGD.
         autoattack_images: How many of them AutoAttack gets, 0 for none.
     """
     model = load(f"local:{folder}")
@@ -143,6 +151,7 @@ def make_card(folder: str | Path, name: str, data: ImageData, *, autoattack_imag
         data.labels,
         config.get("eps", DEFAULT_EPS[data.name]),
         data=f"test images {first} to {last} of {data.name}",
+        pgd_steps=pgd_steps,
         autoattack=AutoAttackOnBase() if autoattack_images else None,
         autoattack_images=autoattack_images,
     )

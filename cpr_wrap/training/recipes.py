@@ -282,10 +282,12 @@ def _compact_cifar10() -> dict[str, Recipe]:
         method=FastAT(eps=8 / 255),
         network="resnet20",
         dataset="cifar10",
-        epochs=15,
+        epochs=10,
         lr=0.2,
-        weight_decay=5e-4,
-        schedule=Linear(rise=0.3),
+        # Less than usual: so small a network, seeing each image ten times, underfits.
+        weight_decay=2e-4,
+        schedule=Linear(rise=0.2),
+        warmup=0.2,
         augmentation="crop-flip",
     )
     return {"cifar10-compact-at": at}

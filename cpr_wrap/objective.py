@@ -7,6 +7,7 @@ objective, and the verdict on that point, is read off it.
 from __future__ import annotations
 
 import enum
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -110,6 +111,13 @@ class Objective:
     targets: Targets = Targets.NONE
     shadow: bool = False
     combine: Combine = "sum"
+
+    @property
+    def fingerprint(self) -> str:
+        """Eight digits that change with the code of the terms, for the keys of stored work."""
+        code = getattr(self.terms, "__code__", None)
+        text = b"" if code is None else code.co_code + repr(code.co_names).encode()
+        return f"{zlib.crc32(text):08x}"
 
     def ascent(self, view: View, y: Tensor, target: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """Value and direction of climbing at points.

@@ -53,8 +53,16 @@ def _counts(unit: Unit) -> dict[str, Tensor]:
     return {name: t.cpu() for name, t in unit.tensors.items() if name.endswith(".image")}
 
 
-def records_of(done: list[Finished], eps: float, norm: str) -> Records:
-    """The per-image records, from which every figure is computed."""
+def records_of(done: list[Finished], eps: float, norm: str, reach: float) -> Records:
+    """The per-image records, from which every figure is computed.
+
+    Args:
+        done: The blocks.
+        eps: The budget.
+        norm: Its norm.
+        reach: How far from a rejected input the network's boundary can be: the consistency
+            radius, or infinity for rules whose rejections say nothing about the boundary.
+    """
 
     def column(pick: Callable[[Finished], Tensor]) -> Tensor:
         return torch.cat([pick(block) for block in done])
@@ -64,9 +72,12 @@ def records_of(done: list[Finished], eps: float, norm: str) -> Records:
             origin.attack if origin else "" for block in done for origin in pick(block).origin
         )
 
-    # An accepted mistake is a mistake of the network, so it bounds the distance to the boundary.
-    boundary = column(lambda b: torch.minimum(b.boundary.distance, b.outer.distance)).double()
     outer = column(lambda b: b.outer.distance).double()
+    rejected = column(lambda b: b.rejected.distance).double()
+    # An accepted mistake is a mistake of the network, and T(x') of a rejected x' lies across the
+    # boundary from x': both bound the distance to the boundary.
+    boundary = column(lambda b: b.boundary.distance).double()
+    boundary = boundary.minimum(outer).minimum(rejected + reach)
     return Records(
         index=column(lambda b: b.images.index),
         label=column(lambda b: b.images.y),
@@ -75,7 +86,7 @@ def records_of(done: list[Finished], eps: float, norm: str) -> Records:
         outer_broken=outer.isfinite(),
         outer_distance=outer,
         outer_by=names(lambda b: b.outer),
-        rejected_radius=column(lambda b: b.rejected.distance).double(),
+        rejected_radius=rejected,
         rejected_by=names(lambda b: b.rejected),
         boundary_distance=boundary,
         eps=eps,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpr_wrap.attacks.adaptive import Stage
+from cpr_wrap.attacks.adaptive import Attack, Stage
 from cpr_wrap.attacks.ensemble import MOST_TARGETS
 from cpr_wrap.evaluation.block import Block, Found, rank_targets
 from cpr_wrap.evaluation.engine import run_stage
@@ -21,6 +21,12 @@ from cpr_wrap.objective import Goal
 from cpr_wrap.selective import SelectiveClassifier, rule_config
 
 CLEAN_STAGE = "clean"
+
+
+def _description(stage: Stage) -> str:
+    """A text that is the same in every process and differs where the stage does."""
+    code = f"#{stage.objective.fingerprint}" if isinstance(stage, Attack) else ""
+    return f"{stage!r}{code}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +62,7 @@ class Work:
             "seed": self.seed,
             "batch_size": self.batch_size or "auto",
             **asdict(self.steering),
-            "stages": [repr(stage) for stage in self.stages],
+            "stages": [_description(stage) for stage in self.stages],
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -111,10 +112,17 @@ def robustness_curve(
         details["ablation"] = ablation_table(
             work, [d.images for d in done], [d.outer for d in done], folder, place[0]
         )
-    records = records_of(done, eps, work.norm)
+    records = records_of(done, eps, work.norm, _reach(work))
     curve = RobustnessCurve(records, alphas=tuple(alphas), details=details)
     details["theory"] = theory_of(curve, model)
     return curve
+
+
+def _reach(work: Work) -> float:
+    """How far from a rejected input the boundary of the network can be."""
+    rule = work.model.rule
+    same_norm = getattr(rule, "norm", None) == work.norm
+    return float(getattr(rule, "radius", math.inf)) if same_norm else math.inf
 
 
 def _open(store: str | Path | None, settings: dict[str, Any], weights: str) -> Store | None:

@@ -99,12 +99,13 @@ def _check_points(
     candidates, clean = points[kind][rows], points["clean"][rows]
     distance = _distance(candidates, clean, found.norm)
     low, high = candidates.flatten(1).aminmax(dim=1)
-    answers = _labels(model, candidates, batch_size)
+    # A point outside the pixel range is a problem of its own; its verdict is asked all the same.
+    answers = _labels(model, candidates.nan_to_num(0).clamp(0, 1), batch_size)
     problems = []
     for place, row in enumerate(rows.tolist()):
         name = f"image {int(found.index[row])}, {kind} point"
         y, answer = int(found.label[row]), answers[place]
-        if low[place] < 0 or high[place] > 1:
+        if not (low[place] >= 0 and high[place] <= 1):
             problems.append(f"{name}: pixels outside [0, 1]")
         if distance[place] > found.eps + _NEAR:
             problems.append(f"{name}: distance {distance[place]:.6g} beyond eps {found.eps:g}")

@@ -166,6 +166,12 @@ def test_the_exact_interval_has_width_where_all_images_agree():
     assert exact.high == pytest.approx(1 - 0.025 ** (1 / 20))
 
 
+def test_intervals_count_rejected_clean_inputs_at_every_alpha():
+    silent = RobustnessCurve(make([INF] * 3, [0] * 3))
+    assert all(row["error_low"] == row["error_high"] == 1 for row in silent.table())
+    assert silent.error_interval(0, method="clopper-pearson").high == 1
+
+
 def test_a_step_losss_interval_is_that_of_the_error(curve):
     loss = curve.total_robust_loss_interval("step:0.5", seed=4)
     error = curve.error_interval(0.5, seed=4)

@@ -69,6 +69,14 @@ def test_memory_blocks_change_nothing(monkeypatch):
     torch.testing.assert_close(bootstrap_means(values, resamples=17, seed=5), whole)
 
 
+def test_draws_follow_their_seed_and_leave_the_global_generator_alone():
+    values = torch.arange(10.0)
+    before = torch.get_rng_state()
+    assert torch.equal(bootstrap_means(values, seed=1), bootstrap_means(values, seed=1))
+    assert not torch.equal(bootstrap_means(values, seed=1), bootstrap_means(values, seed=2))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_an_interval_reads_well():
     interval = bootstrap_interval(torch.tensor([0.5, 0.5]), seed=7, resamples=3)
     assert str(interval) == "[0.5000, 0.5000]"

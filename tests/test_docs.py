@@ -1,0 +1,176 @@
+"""What README, docs and examples promise: code runs, commands exist, links and numbers hold."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")],
+    key=lambda path: path.name,
+)
+WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def _registries():
+    """What a page registers is gone afterwards."""
+    from cpr_wrap import RULES
+    from cpr_wrap.attacks.ensemble import BUDGETS
+    from cpr_wrap.zoo import ZOOS
+
+    registries = (RULES, ZOOS, BUDGETS)
+    before = [dict(registry._entries) for registry in registries]
+    yield
+    for registry, entries in zip(registries, before, strict=True):
+        registry._entries.clear()
+        registry._entries.update(entries)
+
+
+@pytest.mark.usefixtures("_registries")
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
+def test_code_runs(page, tmp_path, monkeypatch):
+    """The blocks of a page are one session, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": page.stem.replace("-", "_")}
+    # Dataclasses look their module up.
+    monkeypatch.setitem(sys.modules, str(names["__name__"]), type(sys)(str(names["__name__"])))
+    for number, code in enumerate(blocks(page.read_text(), "python"), start=1):
+        exec(compile(code, f"{page.name}, Python block {number}", "exec"), names)
+
+
+@pytest.mark.usefixtures("_registries")
+def test_contributings_rule_answers():
+    import torch
+
+    from cpr_wrap import RULES, SelectiveClassifier
+
+    from .toys import Line
+
+    (code,) = blocks((ROOT / "CONTRIBUTING.md").read_text(), "python")
+    exec(compile(code, "CONTRIBUTING.md", "exec"), {"__name__": "contributed"})
+    model = SelectiveClassifier(Line(), RULES["entropy"](threshold=-0.6))
+    x = torch.tensor([[0.5], [1.0]], dtype=torch.float64)  # p = 1/2, and sigmoid(1) = 0.73
+    assert model.predict(x).tolist() == [-1, 1]
+
+
+def typed_commands() -> list[str]:
+    """Every line of a shell block that calls our command, line continuations joined."""
+    lines = []
+    for page in PAGES:
+        for block in blocks(page.read_text(), "bash"):
+            lines += block.replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.startswith("cpr-wrap ")]
+
+
+@pytest.mark.parametrize("line", typed_commands())
+def test_commands_in_the_text_are_understood(line):
+    import typer
+
+    from cpr_wrap.cli import app
+
+    name, *arguments = shlex.split(line)[1:]
+    command = typer.main.get_command(app).commands[name]
+    command.make_context(name, arguments)  # parses, and does not run
+
+
+def test_readmes_table_has_every_command():
+    from cpr_wrap.cli import _COMMANDS
+
+    assert re.findall(r"^\| `cpr-wrap (\w+)`", README, re.MULTILINE) == list(_COMMANDS)
+
+
+def test_readmes_tables_have_every_rule_and_source():
+    from cpr_wrap import RULES
+    from cpr_wrap.zoo import ZOOS
+
+    for rule in RULES:
+        assert f"| `{rule}` | `{RULES[rule].__name__}` |" in README
+    for source in ZOOS:
+        assert f"`{source}:" in README
+
+
+def readme_command(name: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ROOT / ".ci" / "readme-command", name], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(("name", "end"), [("test", "-n 2"), ("demo", "cpr-wrap demo")])
+def test_ci_runs_readmes_commands_word_for_word(name, end):
+    found = readme_command(name).stdout.strip()
+    assert found in README
+    assert found.startswith("python3 -m venv")
+    assert found.endswith(end)
+
+
+def test_a_missing_command_is_named():
+    found = readme_command("nope")
+    assert found.returncode == 1
+    assert "README.md has no code block after <!-- command: nope -->" in found.stderr
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "examples" / "README.md"], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("name", ["figure", "radius"])
+def test_measured_parts_are_there(name):
+    """They are written by a script in examples/, between markers."""
+    pattern = rf"<!-- {name}: begin, written by (examples/\w+\.py) -->\n(.*?)<!-- {name}: end -->"
+    found = re.search(pattern, README, re.DOTALL)
+    assert found is not None
+    assert (ROOT / found[1]).is_file()
+    assert "bundled:mnist-compact-at" in found[2]
+
+
+def run_example(name: str, *arguments: str, folder: Path) -> str:
+    finished = subprocess.run(
+        [sys.executable, ROOT / "examples" / name, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=folder,
+    )
+    return finished.stdout
+
+
+def test_quickstart_runs(tmp_path):
+    out = run_example("quickstart.py", "--num", "2", "--validation", "100", folder=tmp_path)
+    assert "RobustnessCurve(2 images, Linf eps=0.3)" in out
+    assert len(re.findall(r"^total robust loss, .*: [01]\.\d{3}$", out, re.MULTILINE)) == 3
+
+
+def test_choose_radius_runs(tmp_path):
+    few = ["--num", "2", "--clean", "10", "--repeats", "1", "--radius", "0.1", "--steps", "2"]
+    out = run_example("choose_radius.py", *few, "--cost", "step:0.1", folder=tmp_path)
+    assert "| radius | clean images rejected | accepted mistakes found | step:0.1 |" in out
+    assert re.search(r"^\| 2 \| 3 \+ 2 \| \d+ × \|$", out, re.MULTILINE)
+
+
+def test_paste_puts_text_between_its_markers(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from _paste import paste
+
+    page = tmp_path / "page.md"
+    page.write_text("above\n<!-- a: begin, by x -->\nold\n<!-- a: end -->\nbelow\n")
+    paste("a", "new\n", page)
+    paste("a", "newer", page)
+    assert page.read_text() == ("above\n<!-- a: begin, by x -->\nnewer\n<!-- a: end -->\nbelow\n")
+    with pytest.raises(LookupError, match=r"has no markers <!-- b: begin"):
+        paste("b", "", page)

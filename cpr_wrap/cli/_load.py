@@ -106,11 +106,29 @@ def load_images(options: DataOptions, facts: ZooModel, part: str = "robust") -> 
             f"{', '.join(DATASETS)} or a folder of images"
         )
     if name not in DATASETS and Path(name).is_dir():
-        return load_folder(name, facts.transform, options.num)
-    data = load_data(name, part, options.data_dir, options.download, options.num)
+        data = load_folder(name, facts.transform, options.num)
+    else:
+        data = load_data(name, part, options.data_dir, options.download, options.num)
     if data.note:
         mention(f"note: {data.note}")
+    _check_fit(data, facts)
     return data
+
+
+def _check_fit(data: ImageData, facts: ZooModel) -> None:
+    """Refuse images that the model was not made for, before its layers do in their own words."""
+    shape = tuple(data.images.shape[1:])
+    if facts.input_shape is not None and shape != facts.input_shape:
+        raise ValueError(
+            f"{facts.address} takes images of shape {facts.input_shape}, {data.name} has {shape}; "
+            "choose another --dataset: a folder of images is brought to the model's size where "
+            "the model knows how"
+        )
+    if facts.num_classes is not None and data.num_classes != facts.num_classes:
+        mention(
+            f"warning: {data.name} has {data.num_classes} classes and {facts.address} "
+            f"{facts.num_classes}; labels are numbered in the order of the folders' names"
+        )
 
 
 def calibrated(
@@ -120,17 +138,15 @@ def calibrated(
     import torch
 
     from cpr_wrap.calibration import calibrate
-    from cpr_wrap.data import DATASETS, load_folder
+    from cpr_wrap.data import DATASETS
 
     name = options.validation or options.dataset or facts.dataset
-    if name is not None and name not in DATASETS and Path(name).is_dir():
-        if options.validation is None:
-            raise typer.BadParameter(
-                "an image folder has no part to calibrate on; pass --validation with another folder"
-            )
-        data = load_folder(name, facts.transform)
-    else:
-        data = load_images(replace(options, dataset=name, num=None), facts, "validation")
+    folder = name is not None and name not in DATASETS and Path(name).is_dir()
+    if folder and options.validation is None:
+        raise typer.BadParameter(
+            "an image folder has no part to calibrate on; pass --validation with another folder"
+        )
+    data = load_images(replace(options, dataset=name, num=None), facts, "validation")
     device = next((p.device for p in model.base.parameters()), torch.device("cpu"))
     found = calibrate(model, data.images.to(device), data.labels.to(device), rate)
     return found.model, found.record

@@ -110,14 +110,15 @@ def _width() -> int:
 
 
 def clean_sentence(found: RobustnessCurve) -> str:
-    """The usual figures on clean images in one line."""
+    """The usual figures on clean images, in two lines."""
     from cpr_wrap.metrics import clean_metrics
 
     figures = clean_metrics(found.records)
     return (
         f"clean images: {percent(figures.accuracy_with_rejection)} of the accepted are right, "
-        f"{percent(figures.rejection_rate)} are rejected; never accepted with a mistake within "
-        f"eps, and right when clean: {percent(figures.robust_accuracy_with_detection)}"
+        f"{percent(figures.rejection_rate)} are rejected\n"
+        "right when clean, and never accepted with a mistake within eps: "
+        f"{percent(figures.robust_accuracy_with_detection)}"
     )
 
 

@@ -1,95 +1,109 @@
-"""`cpr-wrap bench`: ratios of one run."""
+"""`cpr-wrap bench`: the figures of the benchmark, asked for and printed."""
 
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
-import torch
 
-from cpr_wrap.cli import _timing
-from cpr_wrap.cli._timing import measure
-from cpr_wrap.data import load_data
-from cpr_wrap.meter import count_passes
-from cpr_wrap.rules import Consistency
-from cpr_wrap.zoo import load
+from cpr_wrap.evaluation import benchmark
+from cpr_wrap.evaluation.benchmark import Comparison, Figures
+from cpr_wrap.rules import AcceptAll
 
-
-class _Clock:
-    """A clock that moves only when a network works: 3 for a forward, 5 for a backward an image."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def perf_counter(self):
-        return self.now
+_FIGURES = Figures(
+    forward=2e-6,
+    backward=3e-6,
+    prediction=1e-3,
+    prediction_ratio=1.125,
+    images=3,
+    batch_size=4,
+    threads=1,
+    passes_per_image=1234.0,
+    seconds=75.0,
+    efficiency=0.875,
+    cpu_seconds=70.0,
+    cpu_efficiency=0.75,
+    cpu_prediction_ratio=1.25,
+    samples=5,
+)
+_BOTH = Comparison(
+    images=3,
+    alphas=(0.0, 1.0),
+    ours=(1, 3),
+    theirs=(1, 2),
+    outer=(1, 0),
+    passes_per_image=(1234.0, 56789.0),
+    seconds=(75.0, 750.0),
+    cpu_seconds=None,
+)
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    clock = _Clock()
-    monkeypatch.setattr(_timing, "time", clock)
-    return clock
+def calls(monkeypatch):
+    made = {}
+
+    def answering(name, answer):
+        def call(model, data, eps, **options):
+            made[name] = (model.rule, len(data), eps, options)
+            return answer
+
+        monkeypatch.setattr(benchmark, name, call)
+
+    answering("measure", _FIGURES)
+    answering("measure_growth", SimpleNamespace(times=5, passes=1.0, cpu=1.02, memory=1.01))
+    answering("compare_naive", _BOTH)
+    answering("compare_paper", _BOTH)
+    return made
 
 
-class _Costly(torch.nn.Module):
-    """Moves the clock by what its passes cost."""
-
-    def __init__(self, network, clock):
-        super().__init__()
-        self.network, self.clock = network, clock
-
-    def forward(self, x):
-        self.clock.now += 3.0 * len(x)
-        if x.requires_grad:
-            x.register_hook(self._backward)
-        return self.network(x)
-
-    def _backward(self, gradient):
-        self.clock.now += 5.0 * len(gradient)
-
-
-def test_bare_times_and_the_ratio_of_a_prediction(saved, clock):
-    rule = Consistency(radius=0.1, steps=4, step_size=0.05)
-    model = load(saved, rule=rule)
-    model.base = _Costly(model.base, clock).eval()
-    data = load_data("mnist", "robust", num=2)
-    figures = measure(model, data, 0.05, budget="quick", batch_size=3)
-    assert figures.forward == pytest.approx(3)
-    assert figures.backward == pytest.approx(5)
-    # m + 1 forwards and m backwards, and nothing more.
-    assert figures.prediction == pytest.approx(5 * 3 + 4 * 5)
-    assert figures.prediction_ratio == pytest.approx(1)
-    assert figures.images == 2
-
-
-def test_efficiency_is_bare_time_over_wall_time(saved, clock, monkeypatch):
-    model = load(saved, rule="none")
-    model.base = _Costly(model.base, clock).eval()
-    curve = type("Curve", (), {})()
-    total = {"forwards": 10, "backwards": 4, "per_image": 7.0}
-    curve.details = {"passes_total": total, "seconds": 100.0}
-    monkeypatch.setattr(_timing, "robustness_curve", lambda *args, **options: curve)
-    figures = measure(model, load_data("mnist", "robust", num=2), 0.05, budget="x", batch_size=2)
-    assert figures.efficiency == pytest.approx((10 * 3 + 4 * 5) / 100)
-    assert figures.passes_per_image == 7
-
-
-def test_counting_does_not_count_what_was_before(saved):
-    model = load(saved, rule="none")
-    x = load_data("mnist", "robust", num=2).images
-    with count_passes() as passes:
-        model(x)
-    assert (passes.forwards, passes.backwards) == (2, 0)
-
-
-def test_the_command(saved, type_command):
+def test_the_engine_alone_unless_more_is_asked_for(saved, calls, type_command):
     words = ("bench", f"local:{saved}", "-n", "3", "--batch-size", "4", "--rule", "none")
-    answer = type_command(*words)
-    assert answer.stdout.splitlines()[0] == (
-        f"local:{saved}, none (accepts everything), batches of 4"
-    )
-    assert "engine efficiency" in answer.stdout
-    content = json.loads(type_command(*words, "--json").stdout)
-    assert content["images"] == 3
-    assert content["efficiency"] > 0
+    lines = type_command(*words).stdout.splitlines()
+    assert calls == {"measure": (AcceptAll(), 3, 0.1, {"budget": "quick", "batch_size": 4})}
+    assert lines == [
+        f"local:{saved}, none (accepts everything), batches of 4",
+        "engine:",
+        "  forward         2 µs an image",
+        "  input gradient  3 µs an image, beside its forward",
+        "  prediction      1,000 µs an image, 1.12 times its bare passes (1.25 in processor time)",
+        "  budget quick    1,234 passes an image, 1 min 15 s for 3 images",
+        "  efficiency      0.88, bare time / time taken (0.75 in processor time)",
+    ]
+
+
+def test_more_when_asked_for(saved, calls, type_command):
+    words = ("bench", f"local:{saved}", "-n", "3", "--batch-size", "4", "--eps", "1/4")
+    answer = type_command(*words, "--budget", "standard", "--growth", "--naive", "--paper")
+    options = {"budget": "standard", "batch_size": 4}
+    assert calls == {
+        "measure": (AcceptAll(), 3, 0.25, options),
+        "measure_growth": (AcceptAll(), 3, 0.25, options),
+        "compare_naive": (AcceptAll(), 3, 0.25, {"batch_size": 4}),
+        "compare_paper": (AcceptAll(), 3, 0.25, {"batch_size": 4}),
+    }
+    for line in (
+        "  passes          1.000 times as many",
+        "standard beside naive:",
+        "standard beside paper:",
+        "  errors at alpha  0: 1 and 1, 1: 3 and 2; of 3",
+        "  passes an image  1,234 and 56,789",
+        "  time             1 min 15 s and 12 min 30 s",
+        "  no fewer errors  yes",
+    ):
+        assert line in answer.stdout.splitlines()
+
+
+def test_json(saved, calls, type_command):
+    words = ("bench", f"local:{saved}", "-n", "3", "--naive", "--json")
+    content = json.loads(type_command(*words).stdout)
+    assert content["engine"]["efficiency"] == 0.875
+    assert content["naive"]["theirs"] == [1, 2]
+    assert content["rule"] == {"name": "none", "threshold": 0.0}
+
+
+def test_a_real_measurement(saved, type_command):
+    words = ("bench", f"local:{saved}", "-n", "3", "--batch-size", "4", "--rule", "none", "--json")
+    content = json.loads(type_command(*words).stdout)
+    assert content["engine"]["images"] == 3
+    assert content["engine"]["efficiency"] > 0

@@ -53,7 +53,7 @@ def test_cprs_ball_has_the_norm_asked_for_or_the_models(address, tmp_path):
     assert _rule(address, rule="cpr").norm == "Linf"
     own = _load.load_model(address, ModelOptions(rule="cpr", norm=NormName.L2), _CPU).model
     own.save(tmp_path / "l2")
-    assert _rule(f"local:{tmp_path / 'l2'}", steps=3).norm == "L2"
+    assert _rule(f"local:{tmp_path / 'l2'}", steps=12).norm == "L2"
 
 
 def test_an_unknown_rule_is_found_before_the_model_is_loaded():
@@ -101,6 +101,20 @@ def test_an_image_folder(tmp_path):
     data = _load.load_images(DataOptions(dataset=str(folder)), _facts())
     assert data.labels.tolist() == [0, 1]
     assert torch.equal(data.images, torch.full((2, 3, 4, 4), 0.2))
+
+
+def test_images_of_another_shape_are_refused(tmp_path):
+    folder = _write_folder(tmp_path / "images", 51)
+    with pytest.raises(ValueError, match=r"takes images of shape \(3, 32, 32\), images has \(3, 4"):
+        _load.load_images(DataOptions(dataset=str(folder)), _facts(input_shape=(3, 32, 32)))
+
+
+def test_another_number_of_classes_is_mentioned(tmp_path, capsys):
+    folder = _write_folder(tmp_path / "images", 51)
+    _load.load_images(DataOptions(dataset=str(folder)), _facts(num_classes=1000))
+    assert "warning: images has 2 classes and timm:x 1000" in capsys.readouterr().err
+    _load.load_images(DataOptions(dataset=str(folder)), _facts(num_classes=2))
+    assert capsys.readouterr().err == ""
 
 
 class _Bright(torch.nn.Module):

@@ -8,23 +8,21 @@ a debugger's, and offers a resume that cannot succeed.
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import warnings
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap import noise
 from cpr_wrap._checks import check_eps, check_labels, import_extra
 from cpr_wrap._registry import Registry
+from cpr_wrap.attacks.groups import Group, Recognised
 from cpr_wrap.attacks.guests import batch_seed, guest
 from cpr_wrap.attacks.views import BaseLogits, GoalLogits
-from cpr_wrap.geometry import ball, spread
+from cpr_wrap.geometry import ball
 from cpr_wrap.selective import SelectiveClassifier
 
 PACKAGES = ("pyautoattack", "autoattack")
@@ -176,46 +174,41 @@ class _AutoAttack(ABC):
         check_eps(eps)
         check_labels(y, len(x))
         package = _load(self.package)
-        points = x.detach().clone(memory_format=torch.contiguous_format)
-        if eps == 0:
-            return points
-        notes: set[str] = set()
-        with guest(model, seed, logger="auto-attack", verbose=self.verbose), torch.no_grad():
-            for rows, view in self._groups(model, y, x.dtype):
-                group = _Group(points[rows], y[rows].long(), index[rows], eps, norm, seed)
-                found, plan = self._attack(package, view, group)
-                points[rows] = found
-                notes.update(plan.notes)
-        for note in sorted(notes):
+        with (
+            guest(model, seed, logger="auto-attack", verbose=self.verbose),
+            torch.no_grad(),
+        ):
+            points = x.detach().clone(memory_format=torch.contiguous_format)
+            if eps == 0:
+                return points
+            group = Group(model, points.clone(), y.long(), index, eps, norm, seed)
+            columns = self._look(group)(points)
+            plan = self.plan(columns.shape[1], tuple(points.shape[1:]), norm)
+            standing = columns.argmax(dim=1) == group.y
+            for name in plan.components:
+                for rows, view in self._views(group, standing, name):
+                    part = group.take(rows)
+                    attack = self._component(package, name, view, part, columns.shape[1])
+                    found = attack.perturb(part.x.float(), part.y).to(points.dtype)
+                    broken = self._look(part)(found).argmax(dim=1) != part.y
+                    points[rows[broken]] = found[broken]
+                    standing[rows[broken]] = False
+        for note in plan.notes:
             warnings.warn(f"{self.name}: {note}", stacklevel=2)
         return points
 
-    def _attack(self, package: Any, view: nn.Module, group: _Group) -> tuple[Tensor, Plan]:
-        """Run the components one after another, each on the images that still stand."""
-        points = group.x.clone()
-        logits = view(points)
-        num_classes = logits.shape[1]
-        plan = self.plan(num_classes, tuple(points.shape[1:]), group.norm)
-        standing = (logits.argmax(dim=1) == group.y).nonzero().squeeze(1)
-        for name in plan.components:
-            if len(standing) == 0:
-                break
-            part = group.take(standing)
-            attack = self._component(package, name, view, part, num_classes)
-            found = attack.perturb(part.x.float(), part.y).to(points.dtype)
-            broken = view(found).argmax(dim=1) != part.y
-            points[standing[broken]] = found[broken]
-            standing = standing[~broken]
-        return points, plan
+    @abstractmethod
+    def _look(self, group: Group) -> nn.Module:
+        """The columns of a whole group; the true class is the largest while an image stands."""
 
     @abstractmethod
-    def _groups(
-        self, model: SelectiveClassifier, y: Tensor, dtype: torch.dtype
+    def _views(
+        self, group: Group, standing: Tensor, name: str
     ) -> Iterator[tuple[Tensor, nn.Module]]:
-        """Rows `(M,)` and the view of the model to attack them through."""
+        """Rows `(M,)` that stand, and the view through which a component attacks them."""
 
     def _component(
-        self, package: Any, name: str, view: nn.Module, group: _Group, num_classes: int
+        self, package: Any, name: str, view: nn.Module, group: Group, num_classes: int
     ) -> Any:
         """One of AutoAttack's attacks, set up as the version and our settings want it."""
         version = VERSIONS[self.version]
@@ -242,7 +235,7 @@ class _AutoAttack(ABC):
         if name in ("apgd-ce", "apgd-dlr"):
             attack.loss = name.removeprefix("apgd-")
         if name.startswith("apgd"):
-            attack.attack_single_run = group.started(attack.attack_single_run, name)
+            attack.attack_single_run = group.climb(attack.attack_single_run, name, view)
         attack.verbose = self.verbose
         return attack
 
@@ -270,19 +263,28 @@ class AutoAttackOnBase(_AutoAttack):
 
     _title = "AutoAttack"
 
-    def _groups(
-        self, model: SelectiveClassifier, y: Tensor, dtype: torch.dtype
+    def _look(self, group: Group) -> nn.Module:
+        return BaseLogits(group.model, group.x.dtype)
+
+    def _views(
+        self,
+        group: Group,
+        standing: Tensor,
+        name: str,  # noqa: ARG002
     ) -> Iterator[tuple[Tensor, nn.Module]]:
-        yield torch.arange(len(y), device=y.device), BaseLogits(model, dtype)
+        rows = standing.nonzero().squeeze(1)
+        if len(rows):
+            yield rows, self._look(group)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveAutoAttack(_AutoAttack):
     """AutoAttack's components after our goal: a point counts when it is accepted and wrong.
 
-    AutoAttack passes points without labels, so it is run once for each true class, through
-    `GoalLogits`. Every step asks about T(z), so that a pass of AutoAttack costs as much as a call
-    of the selective classifier; hence `small` by default.
+    The components see `GoalLogits`, which needs to know the true class, while AutoAttack passes
+    points without labels. So FAB and Square are run once for each true class. Where the network is
+    wrong, a step asks about T(z) and costs as much as a call of the selective classifier; hence
+    `small` by default.
 
     Attributes:
         version: As in `AutoAttackOnBase`.
@@ -299,68 +301,19 @@ class AdaptiveAutoAttack(_AutoAttack):
 
     _title = "adaptive AutoAttack"
 
-    def _groups(
-        self, model: SelectiveClassifier, y: Tensor, dtype: torch.dtype
+    def _look(self, group: Group) -> nn.Module:
+        return GoalLogits(group.model, group.y, group.x.dtype)
+
+    def _views(
+        self, group: Group, standing: Tensor, name: str
     ) -> Iterator[tuple[Tensor, nn.Module]]:
-        for label in y.unique().tolist():
-            yield (y == label).nonzero().squeeze(1), GoalLogits(model, label, dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class _Group:
-    """Images that one view is attacked with.
-
-    Attributes:
-        x: Images `(M, ...)`.
-        y: True classes `(M,)`.
-        index: Numbers of the images in their data set `(M,)`.
-        eps: Budget in pixel units.
-        norm: `Linf` or `L2`.
-        seed: The run's seed.
-    """
-
-    x: Tensor
-    y: Tensor
-    index: Tensor
-    eps: float
-    norm: str
-    seed: int
-
-    def take(self, rows: Tensor) -> _Group:
-        """Some of the images."""
-        return replace(self, x=self.x[rows], y=self.y[rows], index=self.index[rows])
-
-    def started(self, run: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """APGD's climb from a random start that depends on the image and not on its batch.
-
-        As in AutoAttack the start is on the surface of the ball, in a random direction.
-
-        Args:
-            run: The method `attack_single_run(x, y, x_init)` of one of its attacks.
-            name: The component, for the seed.
-        """
-        known = _fingerprint(self.x)
-        around = ball(self.norm)
-        calls = itertools.count()
-
-        def climb(x: Tensor, y: Tensor, x_init: Tensor | None = None) -> Any:
-            if x_init is None:
-                # It attacks the rows that stand and does not say which: find them again.
-                row = (_fingerprint(x)[:, None] == known).int().argmax(dim=1)
-                parts = (zlib.crc32(name.encode()), self.index[row], next(calls))
-                offset = around.uniform_offset(x, 1.0, noise.keys(self.seed, *parts))
-                length = around.distance(offset, torch.zeros_like(offset))
-                x_init = x + offset * spread(self.eps / length, x).to(x.dtype)
-            return run(x, y, x_init=x_init)
-
-        return climb
-
-
-def _fingerprint(x: Tensor) -> Tensor:
-    """A number for each image `(N, ...)`, from its bits as AutoAttack sees them `(N,)`."""
-    bits = x.float().flatten(1).contiguous().view(torch.int32).long()
-    weight = noise.keys(0, torch.arange(bits.shape[1], device=x.device))
-    return (bits * weight).sum(dim=1)
+        rows = standing.nonzero().squeeze(1)
+        if name.startswith("apgd") and len(rows):
+            yield rows, Recognised(group)
+            return
+        for label in group.y[rows].unique().tolist():
+            view = GoalLogits(group.model, label, group.x.dtype)
+            yield rows[group.y[rows] == label], view
 
 
 def _square_fits(shape: tuple[int, ...], norm: str) -> bool:

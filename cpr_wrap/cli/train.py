@@ -28,7 +28,8 @@ class Changes:
 
     Attributes:
         method: Training method.
-        network: Name of the network.
+        network: Name of the network, or a model's address.
+        pretrained: Whether a network with an address brings its weights.
         epochs: How often every image is seen.
         batch_size: Images a step.
         lr: Learning rate.
@@ -37,9 +38,18 @@ class Changes:
     """
 
     method: Annotated[str | None, option("Train by this method.", panel=_RECIPE)] = None
-    network: Annotated[str | None, option("Train this network, e.g. resnet20.", panel=_RECIPE)] = (
-        None
-    )
+    network: Annotated[
+        str | None,
+        option("Train this network: a name like resnet20, or timm:resnet18.", panel=_RECIPE),
+    ] = None
+    pretrained: Annotated[
+        bool,
+        typer.Option(
+            "--pretrained/--from-scratch",
+            help="Whether a network with an address brings its weights.",
+            rich_help_panel=_RECIPE,
+        ),
+    ] = True
     epochs: Annotated[int | None, option("Epochs.", panel=_RECIPE, min=1)] = None
     batch_size: Annotated[int | None, option("Images a step.", panel=_RECIPE, min=1)] = None
     lr: Annotated[float | None, option("Learning rate.", panel=_RECIPE)] = None
@@ -124,7 +134,11 @@ def train(
     from cpr_wrap.training import train as train_network
 
     chosen = _changed(RECIPES[recipe], changes)
-    data, validation = _load(images, chosen)
+    address = changes.network if ":" in (changes.network or "") else None
+    data, validation = _load(images, chosen, address)
+    given = {} if address is None else _given(address, changes, chosen, data)
+    if images.images is not None:
+        chosen = replace(chosen, dataset=images.images.name)
     device = pick_device(common.device)
     with several_processes(device) as leads:
         with resumable(f"the last state is in {out}"):
@@ -139,6 +153,7 @@ def train(
                 amp=loop.amp,
                 compile=loop.compile,
                 workers=loop.workers,
+                **given,
             )
         if leads:
             _print(result, out, common)
@@ -150,6 +165,8 @@ def _changed(recipe: Recipe, changes: Changes) -> Recipe:
     names = ("network", "epochs", "batch_size", "lr", "seed")
     wanted = {name: getattr(changes, name) for name in names}
     new: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+    if ":" in new.get("network", ""):
+        del new["network"]  # an address: the network is given, and the recipe's is not read
     method = recipe.method
     if changes.method is not None:
         # What makes an attack strong stays; how it starts is the new method's own.
@@ -168,12 +185,32 @@ def _eps(method: Any) -> float:
     return float(method.eps)
 
 
-def _load(options: TrainingImages, recipe: Recipe) -> tuple[ImageData, ImageData | None]:
-    from cpr_wrap.data import load_data, load_folder
+def _given(address: str, changes: Changes, recipe: Recipe, data: ImageData) -> dict[str, Any]:
+    """The network behind an address, with as many outputs as the method and the images need."""
+    from cpr_wrap.zoo import load_network, parse_address
 
-    validation = None if options.validation is None else load_folder(options.validation)
+    settings: dict[str, Any] = {}
+    if parse_address(address)[0] in ("timm", "hf-hub"):
+        settings = {"num_classes": data.num_classes + recipe.method.extra_outputs}
+    found = load_network(address, pretrained=changes.pretrained, network_settings=settings)
+    source = {"network_settings": settings, **found.source}
+    names = ("base", "network", "network_settings")
+    return {
+        "network": found.network,
+        "source": {name: source[name] for name in names if name in source},
+    }
+
+
+def _load(
+    options: TrainingImages, recipe: Recipe, address: str | None
+) -> tuple[ImageData, ImageData | None]:
+    from cpr_wrap.data import load_data, load_folder
+    from cpr_wrap.zoo import load_network
+
+    fit = None if address is None else load_network(address, pretrained=False).transform
+    validation = None if options.validation is None else load_folder(options.validation, fit)
     if options.images is not None:
-        return load_folder(options.images, num=options.num), validation
+        return load_folder(options.images, fit, options.num), validation
     where = {"data_dir": options.data_dir, "download": options.download}
     data = load_data(recipe.dataset, "train", num=options.num, **where)  # type: ignore[arg-type]
     if validation is None:

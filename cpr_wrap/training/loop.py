@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ def train(
     *,
     out: str | Path | None = None,
     network: nn.Module | None = None,
+    source: Mapping[str, Any] | None = None,
     validation: Images | None = None,
     num_classes: int | None = None,
     resume: bool = True,
@@ -45,6 +47,8 @@ def train(
         out: Folder for the state and the finished model; nothing is written if None.
         network: A network from images to outputs `(N, k + method.extra_outputs)`, which is
             trained in place; the recipe's own if None.
+        source: How to build `network` again, so that `load("local:OUT")` can, e.g.
+            `{"base": "timm:resnet18", "network_settings": {"num_classes": 5}}`.
         validation: Images for the accuracies after each epoch and for the threshold of the
             method's rule. 500 of the recipe's own if both this and `data` are None.
         num_classes: k, where the data do not say it themselves.
@@ -73,7 +77,7 @@ def train(
             )
     place = choose_device(device)
     images = Source(data, num_classes, workers)
-    source: dict[str, Any] = {"network": None}
+    source = {"network": None, **(source or {})}
     if network is None:
         outputs = images.num_classes + recipe.method.extra_outputs
         shape = tuple(images.first().shape[1:])

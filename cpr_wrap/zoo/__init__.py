@@ -47,7 +47,7 @@ def load_network(
         pretrained: False builds the network without its weights.
         model_dir: Where the source's weight files are or go, if not in its usual place.
         network: For a local file of weights: a name in `NETWORKS`, or a module (copied).
-        network_settings: For a network given by name.
+        network_settings: For a network given by name, or timm's `create_model`.
     """
     source, name = parse_address(address)
     options = Options(

@@ -67,7 +67,8 @@ def _described(config: Mapping[str, Any], folder: Path, options: Options) -> Zoo
             "cannot be placed; pass network=, the torch.nn.Module that was saved"
         )
     source, name = parse_address(config["base"])
-    return ZOOS[source](name, replace(options, pretrained=False))
+    settings = config.get("network_settings", {})
+    return ZOOS[source](name, replace(options, pretrained=False, network_settings=settings))
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -87,7 +87,8 @@ class Options:
         model_dir: Where the source's weight files are, or go.
         network: The architecture, where the source has only weights: a name in `NETWORKS`, or a
             module, which is copied and not changed.
-        network_settings: For a network given by name, e.g. `{"num_outputs": 10}`.
+        network_settings: For a network given by name, e.g. `{"num_outputs": 10}`, and for timm's
+            `create_model`, e.g. `{"num_classes": 10}`.
     """
 
     pretrained: bool = True

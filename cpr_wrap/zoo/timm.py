@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def load_timm(name: str, options: Options) -> ZooModel:
     if file is None and options.pretrained and not timm.is_model_pretrained(architecture):
         raise ValueError(f"timm has no weights of {architecture}; pass pretrained=False")
     try:
-        network = _create(name, options.pretrained and file is None)
+        network = _create(name, options.pretrained and file is None, options.network_settings)
     except Exception as error:  # whatever timm, the Hub's client or the connection raise
         raise RuntimeError(_what_to_download(name, options, error)) from error
     if file is not None:
@@ -51,7 +51,7 @@ def load_hub(name: str, options: Options) -> ZooModel:
     """Load a timm model from the Hugging Face Hub, e.g. `hf-hub:timm/resnet18.a1_in1k`."""
     address = f"hf-hub:{name}"
     try:
-        network = _create(address, options.pretrained)
+        network = _create(address, options.pretrained, options.network_settings)
     except Exception as error:  # whatever timm, the Hub's client or the connection raise
         repository = name.partition("@")[0]
         raise RuntimeError(
@@ -82,9 +82,10 @@ def wrap_timm(network: nn.Module, address: str) -> ZooModel:
     )
 
 
-def _create(name: str, pretrained: bool) -> nn.Module:
+def _create(name: str, pretrained: bool, settings: Mapping[str, Any]) -> nn.Module:
     with tensors_only():
-        network: nn.Module = import_extra("timm").create_model(name, pretrained=pretrained)
+        create = import_extra("timm").create_model
+        network: nn.Module = create(name, pretrained=pretrained, **settings)
     return network
 
 

@@ -97,6 +97,31 @@ def test_an_image_folder_in_place_of_the_data_set(calls, images, type_command):
     assert len(watched["validation"]) == 12
 
 
+def test_a_timm_network_on_an_image_folder(images, type_command):
+    words = ["--recipe", "cifar10-compact-at", "--method", "rcd", "--network", "timm:test_vit"]
+    words += ["--from-scratch", "--images", images, "--epochs", "1", "--out", "here", "--device"]
+    answer = type_command("train", *words, "cpu")
+    assert answer.exit_code == 0, answer.output
+    config = json.loads(Path("here/config.json").read_text())
+    assert config["base"] == "timm:test_vit"
+    assert config["network_settings"] == {"num_classes": 3}  # two classes and RCD's reject class
+    assert (config["num_classes"], config["dataset"]) == (2, "images")
+    model = load("local:here")
+    assert model.rule.name == "rcd"
+    assert model(torch.zeros(1, *config["input_shape"])).logits.shape == (1, 2)
+
+
+def test_a_saved_model_is_trained_on(saved, calls, mnist, type_command):
+    words = ("--recipe", "mnist-compact-at", "--network", f"local:{saved}", "--out", "here")
+    assert type_command("train", *words, "--data-dir", mnist).exit_code == 0
+    [(recipe, _, options)] = calls
+    assert recipe == RECIPES["mnist-compact-at"]
+    assert options["source"] == {"network": "nearest-mean", "network_settings": {}}
+    expected = load(saved).base.state_dict()
+    for name, tensor in options["network"].state_dict().items():
+        assert torch.equal(tensor, expected[name])
+
+
 def test_a_change_of_method_keeps_what_both_have():
     recipe = RECIPES["mnist-compact-at"]
     changed = _changed(recipe, Changes(method="trades"))

@@ -1,0 +1,1 @@
+"""The paper's MNIST and CIFAR-10 study at CPU size: stages, the paper's figures, claims, text."""

@@ -1,0 +1,107 @@
+"""Writes `study.md` from published result folders; no figure in it comes from anywhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cpr_wrap.report.wording import INTERVALS, UPPER_BOUND
+from study import paper, sections
+from study.claims import CLAIMS
+from study.read import Results
+from study.tables import agreement, markdown
+from study.verdict import Verdict
+
+COMMAND = "python examples/paper_study.py --document --publish docs/study"
+
+
+def write_document(published: Path) -> Path:
+    """Write the document beside the folder of published results."""
+    path = published.parent / f"{published.name}.md"
+    path.write_text(document(published))
+    return path
+
+
+def document(published: Path) -> str:
+    """The document's text."""
+    results = Results(published)
+    parts = [
+        "# The paper's study at CPU size",
+        _preface(results),
+        *sections.cost(results),
+        *_claims(results),
+        *sections.main_table(results),
+        *_agreement(results),
+        *sections.clean_table(results),
+        *sections.calibration(results),
+        *sections.ccat(results),
+        *sections.attacks(results),
+        *sections.radius(results),
+        *sections.cifar10(results),
+        *sections.audit(results),
+        _repeat(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _preface(results: Results) -> str:
+    counts = sorted({r.images for r in results.of("main")})
+    attacked = " to ".join(map(str, dict.fromkeys((*counts[:1], *counts[-1:])))) or "no"
+    return "\n\n".join(
+        [
+            "Generated from the result folders in `docs/study` by\n\n"
+            f"```\n{COMMAND}\n```\n\nNo number below is typed by hand; a test regenerates this "
+            "page and compares it. The paper's figures are data in `examples/study/paper.py`, each "
+            "with the table that it comes from.",
+            f"The networks are the bundled compact ones, trained on real MNIST by the paper's "
+            f"methods. The main table rests on {attacked} test images, where the paper attacks "
+            f"{paper.IMAGES:,}. Seen attacks have the ε of the training, {paper.EPS['seen']:g}; "
+            f"unseen ones have {paper.EPS['unseen']:g}. Thresholds reject "
+            f"{100 * paper.REJECT_RATE:g} % of the correctly classified validation images; RCD has "
+            "no threshold, its reject class wins or loses; CPR has the paper's radius "
+            f"{paper.RADIUS:g} and {paper.STEPS} steps of {paper.STEP_SIZE:g}.",
+            f"{INTERVALS} {UPPER_BOUND} The budgets `quick` and `standard` are those of "
+            "`robustness_curve`; `quick` is a first look.",
+        ]
+    )
+
+
+def _claims(results: Results) -> list[str]:
+    verdicts = [claim(results) for claim in CLAIMS]
+    lines = [[v.claim, f"**{v.verdict}**"] for v in verdicts]
+    parts = ["## The paper's claims", markdown(["Claim", "here"], lines)]
+    parts.append(
+        "Every verdict is computed: it follows the figures found, whether or not they are beyond "
+        "chance. What the images can and cannot decide is said with each."
+    )
+    return [*parts, *map(_explained, verdicts)]
+
+
+def _explained(verdict: Verdict) -> str:
+    lines = [f"**{verdict.claim}:** {verdict.verdict}.", "", f"- Paper: {verdict.paper}."]
+    lines += [f"- Here: {text.rstrip('.')}." for text in verdict.measured]
+    lines += [f"- {text}" for text in verdict.remarks]
+    return "\n".join(lines)
+
+
+def _agreement(results: Results) -> list[str]:
+    parts = ["## Where our figures and the paper's agree"]
+    if not results.of("main"):
+        return [*parts, sections.NO_RESULT]
+    parts.append(
+        "For each method, how many of the paper's ten total robust losses lie within our 95 % "
+        "interval, and the loss that differs most (ours minus the paper's). Networks, trainings "
+        "and attacks differ, so that agreement within sampling error is not to be expected; the "
+        "order of methods is."
+    )
+    return [*parts, agreement(results)]
+
+
+def _repeat() -> str:
+    return (
+        "## To repeat or continue\n\n"
+        "```\npython examples/paper_study.py --budget standard --images 500 --out runs/study "
+        "--publish docs/study\n```\n\n"
+        "Every stage stands alone (`--only main,ccat,…`), and what is finished is not done again. "
+        "Set `CPR_WRAP_DATA` to a folder with the whole data sets. SVHN has a loader and recipes, "
+        "and no table: too few of its test images were at hand."
+    )

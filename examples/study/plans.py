@@ -1,0 +1,125 @@
+"""Plans of attack that only the study needs: one attack alone, and all attacks on equal terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cpr_wrap.attacks.adaptive import Attack, Stage
+from cpr_wrap.attacks.autoattack import AutoAttackOnBase
+from cpr_wrap.attacks.ensemble import backtracking
+from cpr_wrap.objective import Goal, Objective, Targets, confident_mistake
+from cpr_wrap.selective import RejectionRule
+
+OUTER, INNER = Goal.ACCEPTED_MISTAKE, Goal.REJECTED
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoAttackAlone:
+    """AutoAttack on the network, as the paper judges classifiers that never reject.
+
+    Attributes:
+        version: Of AutoAttack: `small` or `standard`.
+    """
+
+    version: str = "standard"
+
+    @property
+    def name(self) -> str:
+        """The name in results."""
+        return "AutoAttack" if self.version == "standard" else f"AutoAttack-{self.version}"
+
+    def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:  # noqa: ARG002
+        """The one stage."""
+        return (AutoAttackOnBase(version=self.version),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HighConfidence:
+    """HCMOA alone, with several step sizes: the paper's attack on CCAT.
+
+    Attributes:
+        iterations: Steps of each climb.
+        starts: 0 is the image, others are random.
+        steps: Step sizes as shares of eps.
+    """
+
+    iterations: int = 40
+    starts: tuple[int, ...] = (0, 1)
+    steps: tuple[float, ...] = (1 / 3, 1 / 30, 1 / 60)
+    name: str = "HCMOA"
+
+    def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:  # noqa: ARG002
+        """One stage a step size."""
+        return tuple(
+            Attack(
+                objective=confident_mistake,
+                goal=OUTER,
+                iterations=self.iterations,
+                step=step,
+                starts=self.starts,
+                tag=f"/{number + 1}",
+            )
+            for number, step in enumerate(self.steps)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backtracking:
+    """PGD with backtracking alone: CCAT's own attack, which the paper sets HCMOA against.
+
+    Attributes:
+        iterations: Steps of each climb; the paper takes 1,000.
+        restarts: Random starts; the paper takes 10.
+    """
+
+    iterations: int = 1000
+    restarts: int = 10
+    name: str = "PGD-backtracking"
+
+    def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:  # noqa: ARG002
+        """The one stage."""
+        return (backtracking(eps, iterations=self.iterations, restarts=self.restarts),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EqualTerms:
+    """The paper's attacks on a rule, all with the same iterations, starts and step sizes.
+
+    Its own ensembles favour some attacks, which would decide a comparison beforehand.
+
+    Attributes:
+        iterations: Steps of each climb.
+        starts: 0 is the image, others are random.
+        steps: Step sizes as shares of eps.
+        momentum: Of each climb.
+        targets: Target classes for inner attacks that aim at all of them; outer ones take nine.
+        version: Of AutoAttack.
+    """
+
+    iterations: int = 20
+    starts: tuple[int, ...] = (0, 1)
+    steps: tuple[float, ...] = (1 / 3, 1 / 10)
+    momentum: float = 0.75
+    targets: int = 3
+    version: str = "small"
+    name: str = "equal terms"
+
+    def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:  # noqa: ARG002
+        """AutoAttack, the outer attacks in the ball of eps, the inner ones in the same ball."""
+        plan: list[Stage] = [AutoAttackOnBase(version=self.version)]
+        for goal, objectives in ((OUTER, rule.outer), (INNER, rule.inner)):
+            for objective in objectives:
+                plan.extend(self._attack(objective, goal, step) for step in self.steps)
+        return tuple(plan)
+
+    def _attack(self, objective: Objective, goal: Goal, step: float) -> Attack:
+        return Attack(
+            objective=objective,
+            goal=goal,
+            iterations=self.iterations,
+            step=step,
+            momentum=self.momentum,
+            starts=self.starts,
+            targets=self.targets if objective.targets is Targets.ALL else 9,
+            tag=f"@{step:.2g}",
+        )

@@ -68,10 +68,7 @@ def attack(
         progress=True,
     )
     counts = _count(loaded.model, found, stage.name)
-    if common.as_json:
-        _show.print_json({"model": address, "rule": loaded.model.rule, **counts})
-    else:
-        _print(counts)
+    _print({"model": address, "rule": loaded.model.rule, **counts}, common)
 
 
 def _count(model: SelectiveClassifier, found: RobustnessCurve, name: str) -> dict[str, Any]:
@@ -97,7 +94,10 @@ def _count(model: SelectiveClassifier, found: RobustnessCurve, name: str) -> dic
     }
 
 
-def _print(counts: dict[str, Any]) -> None:
+def _print(counts: dict[str, Any], common: Common) -> None:
+    if common.as_json:
+        _show.print_json(counts)
+        return
     typer.echo(
         f"{counts['right_when_clean']} of {counts['images']} images are answered right when clean"
     )

@@ -47,8 +47,9 @@ def bench(
     loaded = load_model(address, model, pick_device(common.device))
     images = load_images(data, loaded.facts)
     task = (loaded.model, images, threat_eps(eps, loaded.facts))
-    figures = benchmark.measure(*task, budget=budget, batch_size=batch_size)
-    found: dict[str, Any] = {"engine": figures}
+    found: dict[str, Any] = {
+        "engine": benchmark.measure(*task, budget=budget, batch_size=batch_size)
+    }
     if growth:
         found["growth"] = benchmark.measure_growth(*task, budget=budget, batch_size=batch_size)
     if naive:
@@ -59,8 +60,12 @@ def bench(
         _show.print_json({"model": address, "rule": loaded.model.rule, **found})
         return
     typer.echo(f"{address}, {_show.describe_rule(loaded.model.rule)}, batches of {batch_size}")
-    _show.print_list("engine", _engine(figures, budget))
-    if growth:
+    _print(found, budget)
+
+
+def _print(found: dict[str, Any], budget: str) -> None:
+    _show.print_list("engine", _engine(found["engine"], budget))
+    if "growth" in found:
         _show.print_list("growth", _growth(found["growth"]))
     for name in ("naive", "paper"):
         if name in found:

@@ -1,6 +1,7 @@
 """Judges what attacks propose, and makes curves of what holds."""
 
 from cpr_wrap.evaluation.audit import Check, audit
+from cpr_wrap.evaluation.coverage import risk_coverages
 from cpr_wrap.evaluation.curve import robustness_curve
 from cpr_wrap.evaluation.estimate import Estimate, estimate_cost
 from cpr_wrap.evaluation.progress import Status
@@ -15,6 +16,7 @@ __all__ = [
     "audit",
     "estimate_cost",
     "load_result",
+    "risk_coverages",
     "robustness_curve",
     "save_result",
     "verify_curve",

@@ -22,6 +22,7 @@ from cpr_wrap.evaluation.ablation import ablation_table
 from cpr_wrap.evaluation.assemble import Finished, details_of, finish, records_of, theory_of
 from cpr_wrap.evaluation.batch import auto_batch_size
 from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block, split
+from cpr_wrap.evaluation.coverage import coverage_summary
 from cpr_wrap.evaluation.progress import Progress, Status, progress_from
 from cpr_wrap.evaluation.source import Source, source_of
 from cpr_wrap.evaluation.steering import Steering
@@ -115,6 +116,7 @@ def robustness_curve(
     records = records_of(done, eps, work.norm, _reach(work))
     curve = RobustnessCurve(records, alphas=tuple(alphas), details=details)
     details["theory"] = theory_of(curve, model)
+    details["risk_coverage"] = coverage_summary(model, curve)
     return curve
 
 

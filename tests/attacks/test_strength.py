@@ -78,9 +78,10 @@ def test_every_attack_beats_noise_of_the_same_norm(bundled, rule, goal, objectiv
 
 
 def test_the_adaptive_ensemble_breaks_what_plain_pgd_does_not():
-    data = load_data("mnist", "robust", num=48)
-    model = load("bundled:mnist-compact-standard", rule=CPR)
-    x, y, eps = data.images, data.labels, 0.15
+    data = load_data("mnist", "robust", num=24)
+    rule = Consistency(radius=0.05, steps=10, step_size=0.01)
+    model = load("bundled:mnist-compact-standard", rule=rule)
+    x, y, eps = data.images, data.labels, 0.25
     block = block_of(model, x, y, eps)
     plain = ascend(lambda z: -log_prob(model.logits(z), y), x, eps, PGD(steps=40, step_size=0.01))
     everyone = torch.arange(len(x))

@@ -13,6 +13,7 @@ from cpr_wrap.evaluation import (
     audit,
     estimate_cost,
     load_result,
+    risk_coverages,
     robustness_curve,
     save_result,
     verify_curve,
@@ -203,3 +204,21 @@ def test_no_rule_no_inner_records():
     curve = robustness_curve(model, x, y, 0.1, budget="quick")
     assert curve.details["theory"] is None
     assert all(p["rejected"] is None for p in curve.details["provenance"])
+
+
+def test_risk_and_coverage_clean_and_under_attack():
+    model, x, y = make("confidence")
+    curve = robustness_curve(model, x, y, 0.15, budget="quick")
+    found = risk_coverages(model, curve)
+    broken = curve.records.outer_broken
+    assert broken.any()
+    # The labels are the network's own: no risk on clean images, and under attack every broken
+    # image is wrong, so that answering everything risks exactly their share.
+    assert float(found["clean"].aurc) == 0
+    assert float(found["attacked"].selective_risks[-1]) == pytest.approx(
+        float(broken.double().mean())
+    )
+    assert found["attacked"].augrc > found["clean"].augrc
+    summary = curve.details["risk_coverage"]
+    assert summary["attacked"]["aurc"] == found["attacked"].aurc
+    assert robustness_curve(*make("none"), 0.1, budget="quick").details["risk_coverage"] is None

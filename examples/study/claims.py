@@ -53,15 +53,38 @@ def _against_baselines(
         return not_measured(claim, cited, _lacking(table))
     holds = all(one.gap < 0 if cpr_wins else one.gap > 0 for one in found)
     remarks = [_undecided(found), _lacking(table), _first_look(table.values())]
+    if not cpr_wins:
+        remarks.insert(0, _by_the_papers_rule(table, found))
     if not holds:
         remarks += [_base_networks(results), SCALE]
+    chance = sum(not one.decided for one in found)
+    lacking = sum(name not in table for name in (*CPR, *BASELINES))
+    limits = [
+        f"within sampling error for {chance} of {len(found)} losses" * bool(chance),
+        f"{lacking} of {len(CPR + BASELINES)} methods missing" * bool(lacking),
+        *_short(table.values()),
+    ]
     return Verdict(
         claim=claim,
         paper=cited,
         verdict=decide(holds),
         measured=tuple(map(str, found)),
         remarks=tuple(filter(None, remarks)),
+        limits=tuple(filter(None, limits)),
     )
+
+
+def _by_the_papers_rule(table: dict[str, Result], duels: Sequence[Duel]) -> str:
+    """The same comparison with the curve integrated as the paper does."""
+    texts = []
+    for one in duels:
+        ours, theirs = (
+            table[name].curve.total_robust_loss(one.loss, rule="trapezoid")
+            for name in (one.cpr, one.baseline)
+        )
+        name = loss_text(parse_loss(one.loss))
+        texts.append(f"{name}: {one.cpr} {ours:.3f}, {one.baseline} {theirs:.3f}")
+    return f"Measured: integrated over the paper's values of α, {'; '.join(texts)}."
 
 
 def _paper_duels(budget: str, losses: Sequence[str]) -> str:
@@ -90,6 +113,10 @@ def _undecided(duels: Sequence[Duel]) -> str:
         f"Measured: the interval of the difference includes zero for {', '.join(names)}, so that "
         "this number of images does not decide there."
     )
+
+
+def _short(used: Iterable[Result]) -> tuple[str, ...]:
+    return ("quick budget",) if _first_look(used) else ()
 
 
 def _first_look(used: Iterable[Result]) -> str:
@@ -141,6 +168,7 @@ def ccat_rejects_nearby(results: Results) -> Verdict:
         verdict=decide(holds),
         measured=(measured,),
         remarks=tuple(filter(None, [_first_look([result]), "" if holds else SCALE])),
+        limits=_short([result]),
     )
 
 
@@ -173,6 +201,7 @@ def rcd_never_rejects(results: Results) -> Verdict:
         verdict=decide(never),
         measured=tuple(measured),
         remarks=tuple(remarks),
+        limits=_short(present),
     )
 
 
@@ -216,6 +245,7 @@ def _along_radii(results: Results, claim: str, alpha: float, *, rising: bool) ->
         verdict=decide(monotone and total > 0),
         measured=(f"m = {paper.STEPS}, n = {some.images}: {measured}",),
         remarks=tuple(filter(None, remarks)),
+        limits=_short([some]),
     )
 
 
@@ -256,6 +286,7 @@ def strongest_outer(results: Results) -> Verdict:
         verdict=decide(all(verdicts)),
         measured=tuple(measured),
         remarks=tuple(filter(None, [remark, "" if all(verdicts) else SCALE])),
+        limits=("tied",) * tied,
     )
 
 

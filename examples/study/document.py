@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cpr_wrap.report.wording import INTERVALS, UPPER_BOUND
+from cpr_wrap.report.wording import INTERVALS, MISSING, UPPER_BOUND
 from study import paper, sections
 from study.claims import CLAIMS
 from study.read import Results
@@ -67,8 +67,8 @@ def _preface(results: Results) -> str:
 
 def _claims(results: Results) -> list[str]:
     verdicts = [claim(results) for claim in CLAIMS]
-    lines = [[v.claim, f"**{v.verdict}**"] for v in verdicts]
-    parts = ["## The paper's claims", markdown(["Claim", "here"], lines)]
+    lines = [[v.claim, f"**{v.verdict}**", ", ".join(v.limits) or MISSING] for v in verdicts]
+    parts = ["## The paper's claims", markdown(["Claim", "here", "limits"], lines)]
     parts.append(
         "Every verdict is computed: it follows the figures found, whether or not they are beyond "
         "chance. What the images can and cannot decide is said with each."

@@ -24,6 +24,7 @@ class Verdict:
         verdict: `holds`, `does not hold` or `not measured`.
         measured: What was measured, one sentence each.
         remarks: Likely reasons and limits, each a measured fact or marked as conjecture.
+        limits: The limits in a few words each, for a table.
     """
 
     claim: str
@@ -31,6 +32,7 @@ class Verdict:
     verdict: str
     measured: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
 
 
 def not_measured(claim: str, paper: str, missing: str) -> Verdict:

@@ -281,6 +281,7 @@ def test_a_difference_that_images_cannot_decide_is_said_to_be_undecided(tmp_path
     found = claims.small_alpha_seen(Results(tmp_path))
     assert found.verdict == HOLDS
     assert "includes zero for step α₀ = 0," in found.remarks[0]
+    assert found.limits[0] == "within sampling error for 4 of 4 losses"
 
 
 @pytest.mark.parametrize(("near", "expected"), [(100, HOLDS), (90, FAILS)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ from cpr_wrap.evaluation.engine import run_stage
 from cpr_wrap.evaluation.steering import Steering
 from cpr_wrap.evaluation.store import Recorder, Store, Unit, digest
 from cpr_wrap.meter import Passes, count_passes
-from cpr_wrap.objective import Goal
+from cpr_wrap.objective import Goal, Targets
 from cpr_wrap.selective import SelectiveClassifier, rule_config
 
 CLEAN_STAGE = "clean"
@@ -162,11 +163,20 @@ def _do(block: Block, work: Work, number: int) -> Unit:
 def _run(block: Block, work: Work, number: int) -> str:
     if number == 0:
         block.judge_clean()
-        rank_targets(block, MOST_TARGETS)
+        rank_targets(block, _most_targets(work.stages))
         return CLEAN_STAGE
     stage = work.stages[number - 1]
     run_stage(block, stage, work.seed)
     return stage.name
+
+
+def _most_targets(stages: Sequence[Stage]) -> int:
+    """How many target classes the stages can ask for: all, if any attack aims at all."""
+    wanted = [MOST_TARGETS]
+    for stage in stages:
+        if isinstance(stage, Attack) and stage.objective.targets is not Targets.NONE:
+            wanted.append(sys.maxsize if stage.targets is None else stage.targets)
+    return max(wanted)
 
 
 def split(count: int, size: int) -> Iterator[range]:

@@ -10,6 +10,7 @@ from cpr_wrap.attacks.ensemble import BUDGETS, Paper, backtracking
 from cpr_wrap.evaluation import robustness_curve
 from cpr_wrap.evaluation.batch import auto_batch_size, free_bytes, graph_bytes
 from cpr_wrap.evaluation.block import Block, rank_targets
+from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block
 from cpr_wrap.evaluation.engine import run_stage
 from cpr_wrap.evaluation.steering import Steering
 from cpr_wrap.meter import count_passes
@@ -18,7 +19,7 @@ from cpr_wrap.rules import AcceptAll, Confidence, CPRWrapper
 from cpr_wrap.rules.cpr import consistent_mistake, disagreement
 from cpr_wrap.selective import SelectiveClassifier
 from tests.evaluation.test_curve import make
-from tests.toys import Line, Linear
+from tests.toys import Curved, Line, Linear, pixels
 
 
 def block_of(model, x, y, eps=0.1, batch_size=8, norm="Linf"):
@@ -277,3 +278,21 @@ def test_a_compiled_copy_steers(monkeypatch):
     assert compiled == [searcher.base]
     assert compiled[0] is not model.base
     assert Steering().model(model) is model
+
+
+def test_all_targets_means_all_of_them_and_the_likeliest_nine_otherwise():
+    model = SelectiveClassifier(Curved(outputs=14), AcceptAll())
+    x = pixels(2)
+    y = model.judge(x).labels
+    for targets, expected in ((None, 13), (9, 9), (11, 11)):
+        work = Work(
+            model=model,
+            stages=(outer(targets=targets, iterations=1),),
+            eps=0.1,
+            norm="Linf",
+            seed=0,
+            batch_size=8,
+            steering=Steering(),
+        )
+        block, _ = evaluate_block(work, Images(x=x, y=y, index=y))
+        assert block.order.shape == (2, expected)

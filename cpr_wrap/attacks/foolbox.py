@@ -15,13 +15,21 @@ import torch
 from torch import Tensor
 
 from cpr_wrap._checks import check_eps, check_labels, import_extra
+from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.guests import batch_seed, guest
 from cpr_wrap.attacks.views import LabelledLogits, RejectLogits
 from cpr_wrap.geometry import ball
 from cpr_wrap.objective import Goal
 from cpr_wrap.selective import SelectiveClassifier
 
-__all__ = ["AcceptedMisclassification", "FoolboxAttack", "FoolboxModel", "Rejected", "to_foolbox"]
+__all__ = [
+    "AcceptedMisclassification",
+    "FoolboxAttack",
+    "FoolboxModel",
+    "Rejected",
+    "attack_by_name",
+    "to_foolbox",
+]
 
 if TYPE_CHECKING:
     AcceptedMisclassification: Any
@@ -280,3 +288,21 @@ def _innermost(attack: Any) -> Any:
     while hasattr(attack, "attack"):
         attack = attack.attack
     return attack
+
+
+def attack_by_name(name: str) -> FoolboxAttack:
+    """A Foolbox attack at its own default settings, by the name of its class or its alias."""
+    attacks = import_extra("foolbox.attacks")
+    base = import_extra("foolbox.attacks.base").Attack
+    known: Registry[Any] = Registry("Foolbox attack")
+    for key, kind in vars(attacks).items():
+        if isinstance(kind, type) and issubclass(kind, base):
+            known.register(key)(kind)
+    kind = known[name]
+    try:
+        return FoolboxAttack(kind())
+    except TypeError as error:
+        raise ValueError(
+            f"foolbox:{name} cannot be made without settings ({error}); run it from Python, with "
+            "cpr_wrap.attacks.foolbox.FoolboxAttack"
+        ) from error

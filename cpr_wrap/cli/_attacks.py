@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cpr_wrap._checks import import_extra
 from cpr_wrap.attacks.adaptive import Attack, Stage
 from cpr_wrap.attacks.autoattack import AdaptiveAutoAttack, AutoAttackOnBase
-from cpr_wrap.attacks.foolbox import FoolboxAttack
+from cpr_wrap.attacks.foolbox import attack_by_name
 from cpr_wrap.objective import Goal, Objective
 from cpr_wrap.rules import RULES
 from cpr_wrap.selective import RejectionRule
@@ -56,7 +55,7 @@ def find_attack(name: str, rule: RejectionRule, *, iterations: int, restarts: in
     if source == "autoattack-adaptive":
         return AdaptiveAutoAttack(version=detail) if detail else AdaptiveAutoAttack()
     if source == "foolbox":
-        return _from_foolbox(detail)
+        return attack_by_name(detail)
     known = {objective.name: (goal, objective) for goal, objective in _objectives(rule)}
     folded = {each.lower(): each for each in known}
     if name.lower() not in folded:
@@ -69,25 +68,6 @@ def find_attack(name: str, rule: RejectionRule, *, iterations: int, restarts: in
         step=1 / 3 if iterations <= 20 else 1 / 10,
         starts=tuple(range(restarts + 1)),
     )
-
-
-def _from_foolbox(name: str) -> Stage:
-    attacks = import_extra("foolbox.attacks")
-    base = import_extra("foolbox.attacks.base").Attack
-    known = {
-        key: kind
-        for key, kind in vars(attacks).items()
-        if isinstance(kind, type) and issubclass(kind, base)
-    }
-    if name not in known:
-        raise unknown("Foolbox attack", name, known)
-    try:
-        return FoolboxAttack(known[name]())
-    except TypeError as error:
-        raise ValueError(
-            f"foolbox:{name} cannot be made without settings ({error}); run it from Python, with "
-            "cpr_wrap.attacks.foolbox.FoolboxAttack"
-        ) from error
 
 
 def _objectives(

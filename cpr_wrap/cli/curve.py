@@ -115,9 +115,11 @@ class _Task:
 
     @property
     def sentence(self) -> str:
+        from cpr_wrap.report.wording import eps_text
+
         return (
             f"{self.address}, {_show.describe_rule(self.model.rule)}, {len(self.data)} images of "
-            f"{self.data.name}, {self.norm} eps {self.eps:g}"
+            f"{self.data.name}, {self.norm} eps {eps_text(self.eps)}"
         )
 
 
@@ -145,11 +147,8 @@ def curve(
             address, eps, model, data, run.calibrate, load_model(address, model, device)
         )
         mention(task.sentence)
-        if run.estimate:
-            if leads:
-                _estimate(task, run, common)
-            return
-        _evaluate(task, run, common, leads=leads)
+        work = _estimate if run.estimate else _evaluate
+        work(task, run, common, leads=leads)
 
 
 def _prepare(
@@ -173,7 +172,7 @@ def _prepare(
     )
 
 
-def _estimate(task: _Task, run: RunOptions, common: Common) -> None:
+def _estimate(task: _Task, run: RunOptions, common: Common, *, leads: bool) -> None:
     from cpr_wrap.evaluation import estimate_cost
 
     cost = estimate_cost(
@@ -185,6 +184,8 @@ def _estimate(task: _Task, run: RunOptions, common: Common) -> None:
         batch_size=run.batch_size,
         norm=task.norm,
     )
+    if not leads:
+        return
     if common.as_json:
         _show.print_json(cost)
         return

@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 import torch
 
 import cpr_wrap.evaluation
+from cpr_wrap.cli import curve
 from cpr_wrap.evaluation import Check, Estimate, load_result
 from cpr_wrap.metrics import PAPER_ALPHAS
 from cpr_wrap.rules import Confidence, Consistency
@@ -91,8 +93,8 @@ def test_a_real_run_writes_a_folder_that_says_everything(result, saved):
 
 def test_people_get_table_drawing_losses_and_the_next_step(saved, calls, result, type_command):
     answer = type_command("curve", f"local:{saved}", "--num", "8", "--out", "here")
-    curve = load_result(result)
-    assert f"{100 * curve.accuracy_at(0.0):.1f}%" in answer.stdout
+    found = load_result(result)
+    assert f"{100 * found.accuracy_at(0.0):.1f}%" in answer.stdout
     for text in ("robustness", "rejection loss", "ramp t = 2", "clean images:", "passes an image"):
         assert text in answer.stdout
     assert "written to here; next: cpr-wrap report here" in answer.stdout
@@ -144,6 +146,27 @@ def test_estimate_probes_and_does_not_run(saved, monkeypatch, calls, type_comman
     assert json.loads(type_command(*words, "--json").stdout)["passes"] == 10000
 
 
+@pytest.mark.parametrize("more", [(), ("--estimate",)])
+def test_a_process_that_does_not_lead_works_and_says_nothing(
+    more, saved, monkeypatch, calls, type_command, tmp_path
+):
+    @contextmanager
+    def second_of_two(device):
+        yield False
+
+    def estimate_cost(*args, **options):
+        calls.append((args, options))
+
+    monkeypatch.setattr(cpr_wrap.evaluation, "estimate_cost", estimate_cost)
+    monkeypatch.setattr(curve, "several_processes", second_of_two)
+    monkeypatch.setenv("RANK", "1")
+    answer = type_command("curve", f"local:{saved}", "--num", "3", "--out", "here", *more)
+    # It takes part in the call, where the processes wait for each other.
+    assert len(calls) == 1
+    assert (answer.exit_code, answer.output) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_audit_is_printed_and_kept(saved, monkeypatch, calls, type_command):
     checks = [
         Check(name="more steps", passed=True, detail="3 = 3"),
@@ -159,9 +182,9 @@ def test_audit_is_printed_and_kept(saved, monkeypatch, calls, type_command):
     monkeypatch.setattr(cpr_wrap.evaluation, "audit", audit)
     answer = type_command("curve", f"local:{saved}", "--num", "8", "--audit", "--out", "here")
     assert "  ok  more steps: 3 = 3\n  NO  eps 1: 90%\n  -   planted: no room\n" in answer.stdout
-    [(_, x, y, eps, curve)] = asked
+    [(_, x, y, eps, judged)] = asked
     assert (len(x), len(y), eps) == (8, 8, 0.1)
-    assert curve.records == load_result("here").records
+    assert judged.records == load_result("here").records
     assert load_result("here").details["audit"][1]["passed"] is False
 
 

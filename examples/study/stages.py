@@ -49,9 +49,10 @@ CPR = ("AT+CPR", "TRADES+CPR")
 
 
 def main(options: Options) -> Iterator[Task]:
-    """All methods under seen and unseen attacks."""
-    for budget, eps in paper.EPS.items():
-        for method, (address, rule, rate) in MAIN.items():
+    """All methods under seen and unseen attacks, those of one network together."""
+    for method, (address, rule, rate) in sorted(MAIN.items(), key=lambda item: _place(item[1][0])):
+        for budget, eps in paper.EPS.items():
+            seen = budget == paper.SEEN
             yield Task(
                 stage="main",
                 method=method,
@@ -60,11 +61,16 @@ def main(options: Options) -> Iterator[Task]:
                 eps=eps,
                 rule=rule,
                 rate=rate,
-                compare_rate=paper.REJECT_RATE if method in CPR and budget == paper.SEEN else None,
+                compare_rate=paper.REJECT_RATE if method in CPR and seen else None,
                 num=options.images,
                 plan=None if rule.can_reject else options.autoattack,
-                clean=budget == paper.SEEN,
+                clean=seen,
             )
+
+
+def _place(address: str) -> int:
+    """Where a network comes in the main table, so that a stopped run has whole comparisons."""
+    return [used for used, _, _ in MAIN.values()].index(address)
 
 
 def ccat(options: Options) -> Iterator[Task]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -139,26 +140,29 @@ def test_measured_parts_are_there(name):
     assert "bundled:mnist-compact-at" in found[2]
 
 
-def run_example(name: str, *arguments: str, folder: Path) -> str:
-    finished = subprocess.run(
-        [sys.executable, ROOT / "examples" / name, *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=folder,
-    )
-    return finished.stdout
+@pytest.fixture
+def run_example(monkeypatch, tmp_path, capsys):
+    """Runs a script of examples/ in an empty folder and gives what it printed."""
+
+    def run(name: str, *arguments: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(str(ROOT / "examples"))
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
-def test_quickstart_runs(tmp_path):
-    out = run_example("quickstart.py", "--num", "2", "--validation", "100", folder=tmp_path)
+def test_quickstart_runs(run_example):
+    out = run_example("quickstart.py", "--num", "2", "--validation", "50")
     assert "RobustnessCurve(2 images, Linf eps=0.3)" in out
     assert len(re.findall(r"^total robust loss, .*: [01]\.\d{3}$", out, re.MULTILINE)) == 3
 
 
-def test_choose_radius_runs(tmp_path):
+def test_choose_radius_runs(run_example):
     few = ["--num", "2", "--clean", "10", "--repeats", "1", "--radius", "0.1", "--steps", "2"]
-    out = run_example("choose_radius.py", *few, "--cost", "step:0.1", folder=tmp_path)
+    out = run_example("choose_radius.py", *few, "--cost", "step:0.1")
     assert "| radius | clean images rejected | accepted mistakes found | step:0.1 |" in out
     assert re.search(r"^\| 2 \| 3 \+ 2 \| \d+ × \|$", out, re.MULTILINE)
 

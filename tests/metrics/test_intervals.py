@@ -56,6 +56,14 @@ def test_bootstrap_means_have_the_mean_and_spread_of_theory():
     assert means.std().item() == pytest.approx(spread, rel=0.05)
 
 
+def test_the_band_holds_its_share_of_the_resampled_means():
+    values = torch.arange(200, dtype=torch.float64)
+    means = bootstrap_means(values, resamples=2000, seed=9)
+    interval = bootstrap_interval(values, level=0.8, resamples=2000, seed=9)
+    assert (means < interval.low).double().mean().item() == pytest.approx(0.1, abs=0.002)
+    assert (means > interval.high).double().mean().item() == pytest.approx(0.1, abs=0.002)
+
+
 def test_columns_share_their_draws():
     values = torch.rand(20, 1, generator=torch.Generator().manual_seed(0)).double()
     means = bootstrap_means(torch.cat([values, 2 * values], dim=1), resamples=50)

@@ -164,7 +164,7 @@ def test_choose_radius_runs(run_example):
     few = ["--num", "2", "--clean", "10", "--repeats", "1", "--radius", "0.1", "--steps", "2"]
     out = run_example("choose_radius.py", *few, "--cost", "step:0.1")
     assert "| radius | clean images rejected | accepted mistakes found | step:0.1 |" in out
-    assert re.search(r"^\| 2 \| 3 \+ 2 \| \d+ × \|$", out, re.MULTILINE)
+    assert re.search(r"^\| 2 \| 3 \+ 2 \| [\d.]+ \| \d+ × \|$", out, re.MULTILINE)
 
 
 def test_paste_puts_text_between_its_markers(tmp_path, monkeypatch):

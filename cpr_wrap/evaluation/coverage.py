@@ -36,7 +36,12 @@ def risk_coverages(
 
 def _ask(model: SelectiveClassifier, x: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
     device = next((p.device for p in model.base.parameters()), x.device)
-    parts = [model.judge(part.to(device)) for part in x.split(batch_size)]
+    try:
+        parts = [model.judge(part.to(device)) for part in x.split(batch_size)]
+    except torch.OutOfMemoryError:
+        if batch_size == 1:
+            raise
+        return _ask(model, x, batch_size // 2)
     score = torch.cat([part.score for part in parts]).cpu()
     return score, torch.cat([part.predicted for part in parts]).cpu()
 

@@ -192,16 +192,12 @@ class Search:
             aims = list(wanted.unbind(dim=1))
             if attack.objective.targets is Targets.ALL:
                 aims.append(block.y[image])
-        rows = [
-            _Rows(image, aim, torch.full_like(image, start))
-            for start in attack.starts
-            for aim in aims
-        ]
-        empty = _Rows(image[:0], image[:0], image[:0])
-        result = empty
-        for more in rows:
-            result = result.join(more)
-        return result
+        pairs = [(start, aim) for start in attack.starts for aim in aims]
+        return _Rows(
+            image.repeat(len(pairs)),
+            torch.cat([aim for _, aim in pairs]),
+            torch.cat([torch.full_like(image, start) for start, _ in pairs]),
+        )
 
     def _launch(self, rows: _Rows) -> Climb:
         """Put rows at their starts."""
@@ -237,12 +233,15 @@ class Search:
         """Climb all rows, and judge what they propose."""
         queue = deque(range(len(self.rows.image)))
         ages: list[int] = []
+        ticks = 0
         active, climb, candidates = self._refill(queue, None, ages)
         while active is not None and climb is not None and candidates is not None:
             last = all(age == self.attack.iterations - 1 for age in ages)
             self._advance(active, climb, candidates, last)
             ages[:] = [age + 1 for age in ages]
-            if min(self.attack.iterations, max(ages)) % self.poll and not last:
+            ticks += 1
+            # Asking the device who has arrived would stall it; that a climb is over is known here.
+            if ticks % self.poll and max(ages) < self.attack.iterations:
                 continue
             stay = self._settle_rows(active, candidates, ages)
             if len(stay) == len(ages):
@@ -326,7 +325,10 @@ class Search:
         if attack.select == "loss":
             self._collect(active, candidates, ended)
             return (~ended).nonzero().flatten().tolist()
-        ripe = candidates.hit & (self.exact | ended | (age == (attack.iterations + 1) // 2))
+        # Judging costs as much as a good part of a climb: the first hit of its second half is
+        # judged, and the best one at its end.
+        midway = (age >= (attack.iterations + 1) // 2) & candidates.judged.isneginf()
+        ripe = candidates.hit & (self.exact | ended | midway)
         if attack.goal is Goal.REJECTED and not self.exact:
             # A stand-in for T flips less than T itself: ask about the best point in any case.
             ripe = ripe | ended

@@ -7,11 +7,11 @@ import torch
 
 from cpr_wrap.attacks.adaptive import KNOWN, Attack, Halving
 from cpr_wrap.attacks.ensemble import BUDGETS, Paper, backtracking
-from cpr_wrap.evaluation import robustness_curve
+from cpr_wrap.evaluation import robustness_curve, verify_curve
 from cpr_wrap.evaluation.batch import auto_batch_size, free_bytes, graph_bytes
 from cpr_wrap.evaluation.block import Block, rank_targets
 from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block
-from cpr_wrap.evaluation.engine import run_stage
+from cpr_wrap.evaluation.engine import Search, run_stage
 from cpr_wrap.evaluation.steering import Steering
 from cpr_wrap.meter import count_passes
 from cpr_wrap.objective import Goal, confident_mistake, lost_margin, low_confidence
@@ -260,8 +260,6 @@ def test_steering_leaves_the_model_alone_and_the_verdict_to_it():
     before = {k: (v.clone(), v.stride()) for k, v in net.state_dict().items()}
     for options in ({"dtype": "bf16"}, {"channels_last": True}):
         curve = robustness_curve(model, x, y, 0.05, budget="quick", **options)
-        from cpr_wrap.evaluation import verify_curve
-
         assert verify_curve(model, curve).holds
         assert curve.details["settings"][next(iter(options))] == next(iter(options.values()))
     for name, value in net.state_dict().items():
@@ -296,3 +294,20 @@ def test_all_targets_means_all_of_them_and_the_likeliest_nine_otherwise():
         )
         block, _ = evaluate_block(work, Images(x=x, y=y, index=y))
         assert block.order.shape == (2, expected)
+
+
+@pytest.mark.parametrize("name", ["cpr", "confidence"])
+def test_looking_less_often_ends_all_the_same_and_finds_as_much(name, monkeypatch):
+    model, x, y = make(name)
+    often = robustness_curve(model, x, y, 0.1, budget="quick", batch_size=5)
+    init = Search.__init__
+
+    def rarely(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        self.poll = 4  # as on a GPU
+
+    monkeypatch.setattr(Search, "__init__", rarely)
+    seldom = robustness_curve(model, x, y, 0.1, budget="quick", batch_size=5)
+    assert verify_curve(model, seldom).holds
+    assert torch.equal(often.records.outer_broken, seldom.records.outer_broken)
+    assert abs(often.robust_error - seldom.robust_error) < 0.2

@@ -1,0 +1,130 @@
+"""Bare times, on a clock that moves only when a network works."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from cpr_wrap.evaluation import timing
+from cpr_wrap.evaluation.timing import BarePasses, Spent, prediction_cost, timed
+from cpr_wrap.meter import Passes
+from cpr_wrap.selective import SelectiveClassifier
+from tests.evaluation.test_curve import make
+
+CPU = torch.device("cpu")
+
+
+class Clock:
+    """Tells seconds on the wall, and half as many of processors."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    def process_time(self):
+        return self.now / 2
+
+
+class Costly(torch.nn.Module):
+    """Moves the clock by 3 for a forward and by 5 for a backward of one image."""
+
+    def __init__(self, network, clock):
+        super().__init__()
+        self.network, self.clock = network, clock
+        self.eval()
+
+    def forward(self, x):
+        self.clock.now += 3.0 * len(x)
+        if x.requires_grad:
+            x.register_hook(self._backward)
+        return self.network(x)
+
+    def _backward(self, gradient):
+        self.clock.now += 5.0 * len(gradient)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(timing, "time", clock)
+    return clock
+
+
+def costly(name, clock, count=3):
+    model, x, y = make(name, count=count)
+    return SelectiveClassifier(Costly(model.base, clock), model.rule), x, y
+
+
+def test_bare_passes(clock):
+    model, x, _ = costly("cpr", clock)
+    bare = BarePasses(model, x)
+    assert bare.spent == Spent()
+    bare.sample()
+    bare.sample()
+    assert bare.samples == 2
+    assert (bare.forward, bare.backward) == (Spent(3, 1.5), Spent(5, 2.5))
+    assert bare.of(Passes(10, 4)) == Spent(50, 25)
+    assert bare.spent == Spent(2 * 3 * (3 + 8), 3 * (3 + 8))
+
+
+def test_a_sample_is_long_enough_to_measure(clock):
+    model, x, _ = costly("none", clock)
+    # 8 for a gradient of an image are 4 of processors; a sample wants 0.1.
+    model.base.clock = SimpleNamespace(now=0.0)
+    quick = BarePasses(model, x)
+    assert quick.repeats > 1000  # nothing moved the clock, and yet it ends
+    model.base.clock = clock
+    assert BarePasses(model, x).repeats == 1
+
+
+def test_a_prediction_costs_its_passes_and_nothing_else(clock):
+    model, x, _ = costly("cpr", clock)
+    m = model.rule.steps
+    taken, ratio = prediction_cost(model, x, rounds=2)
+    assert taken == Spent(3 * ((m + 1) * 3 + m * 5), 1.5 * ((m + 1) * 3 + m * 5))
+    assert ratio == Spent(1, 1)
+
+
+def test_overhead_of_a_prediction_is_seen(clock):
+    model, x, _ = costly("none", clock)
+    judge = model.judge
+
+    def slow(x):
+        clock.now += 0.5 * 3 * len(x)
+        return judge(x)
+
+    model.judge = slow
+    assert prediction_cost(model, x, rounds=2)[1] == Spent(1.5, 1.5)
+
+
+def test_parameters_are_asked_for_no_gradient_and_stay_as_they_were(clock):
+    model, x, _ = costly("cpr", clock)
+    bare = BarePasses(model, x)
+    bare.sample()
+    assert all(p.requires_grad and p.grad is None for p in model.base.parameters())
+
+
+def test_work_gives_its_answer_beside_its_time(clock):
+    def work():
+        clock.now += 2
+        return "done"
+
+    assert timed(work, CPU) == ("done", Spent(2, 1))
+
+
+def test_a_gpu_is_waited_for(clock, monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    timed(lambda: None, torch.device("cuda", 1))
+    assert waited == [torch.device("cuda", 1)]
+
+
+def test_medians_and_ratios_are_taken_of_both_times():
+    times = [Spent(1, 30), Spent(2, 10), Spent(9, 20)]
+    assert Spent.median(times) == Spent(2, 20)
+    assert Spent(6, 8) / Spent(2, 4) == Spent(3, 2)
+    assert Spent(6, 8) - Spent(2, 4) + Spent(1, 1) == Spent(5, 5)

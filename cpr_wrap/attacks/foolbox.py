@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cpr_wrap._checks import check_eps, check_labels, import_extra
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.guests import batch_seed, guest
 from cpr_wrap.attacks.views import LabelledLogits, RejectLogits
-from cpr_wrap.geometry import ball
+from cpr_wrap.geometry import ball, spread
 from cpr_wrap.objective import Goal
 from cpr_wrap.selective import SelectiveClassifier
 
@@ -73,11 +73,16 @@ def to_foolbox(
         raise ValueError(f"goal: expected ACCEPTED_MISTAKE or REJECTED, got {goal}")
     if device is None:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    return _classes()["FoolboxModel"](_view(model, goal, labels), goal, device)
+
+
+def _view(model: SelectiveClassifier, goal: Goal, labels: Tensor | None) -> RejectLogits:
+    """The columns for a goal."""
     if labels is None:
-        return _classes()["FoolboxModel"](RejectLogits(model, goal), device)
+        return RejectLogits(model, goal)
     if goal is Goal.REJECTED:
         raise ValueError("labels: expected none for the goal REJECTED, which does not ask for them")
-    return _classes()["FoolboxModel"](LabelledLogits(model, labels), device)
+    return LabelledLogits(model, labels)
 
 
 @functools.cache
@@ -153,9 +158,9 @@ def _foolbox_model() -> type:
     class FoolboxModel(models.PyTorchModel):  # type: ignore[misc, name-defined]
         """A selective classifier with k + 1 columns; made by `to_foolbox`."""
 
-        def __init__(self, view: RejectLogits, device: torch.device | str) -> None:
+        def __init__(self, view: nn.Module, goal: Goal, device: torch.device | str) -> None:
             super().__init__(view, bounds=(0, 1), device=device)
-            self.goal = view.goal
+            self.goal = goal
 
         def criterion(self, x: Tensor, y: Tensor) -> Any:
             """What counts as a success for images `(N, ...)` of true classes `(N,)`."""
@@ -213,7 +218,10 @@ class FoolboxAttack:
         seed: int,
         index: Tensor,
     ) -> Tensor:
-        """Propose a point for each image, the image itself where the attack cannot start.
+        """Propose a point for each image.
+
+        It is the closest success among all points that the attack asked about, or else where the
+        attack ended, or else, where it could not start, the image itself.
 
         Args:
             model: The selective classifier.
@@ -233,25 +241,28 @@ class FoolboxAttack:
         ball(norm)
         check_eps(eps)
         check_labels(y, len(x))
-        points = x.detach().clone().clamp_(0, 1)  # Foolbox refuses a pixel of 1 + 1e-7
         y = y.long()
         with guest(model, batch_seed(seed, index), logger="root", verbose=self.verbose):
+            points = x.detach().clone().clamp_(0, 1)  # Foolbox refuses a pixel of 1 + 1e-7
             selection = model.judge(points)
             reached = self.goal.reached(selection.predicted, selection.accepted, y)
             rows = (~reached).nonzero().squeeze(1)
-            rows, starts = self._starts(model, points, y, rows)
+            rows, starts = self._starts(model, points, y, rows, norm)
             if len(rows):
-                target, criterion = self._target(model, points[rows], y[rows])
+                watch, target, criterion = self._target(model, points[rows], y[rows], norm)
                 given = {**self._epsilons(eps), **starts}
                 found, _, _ = self.attack(target, points[rows], criterion, **given)
-                points[rows] = found.to(points.dtype)
+                points[rows] = watch.best_or(found.to(points.dtype))
         return points
 
-    def _target(self, model: SelectiveClassifier, x: Tensor, y: Tensor) -> tuple[Any, Any]:
-        """The model as this attack should see it, and the criterion."""
-        labels = y if self.goal is Goal.ACCEPTED_MISTAKE else None
-        target = to_foolbox(model, goal=self.goal, labels=labels, device=x.device)
-        return target, target.criterion(x, y)
+    def _target(
+        self, model: SelectiveClassifier, x: Tensor, y: Tensor, norm: str
+    ) -> tuple[_Watch, Any, Any]:
+        """What this attack should see, as a Foolbox model, and the criterion."""
+        view = _view(model, self.goal, y if self.goal is Goal.ACCEPTED_MISTAKE else None)
+        watch = _Watch(view, self.goal, x, y, norm)
+        target = _classes()["FoolboxModel"](watch, self.goal, x.device)
+        return watch, target, target.criterion(x, y)
 
     def _epsilons(self, eps: float) -> dict[str, float | None]:
         """The budget, for the kinds of attacks that take one."""
@@ -263,7 +274,7 @@ class FoolboxAttack:
         return {"epsilons": None if smallest else eps}
 
     def _starts(
-        self, model: SelectiveClassifier, points: Tensor, y: Tensor, rows: Tensor
+        self, model: SelectiveClassifier, points: Tensor, y: Tensor, rows: Tensor, norm: str
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The rows that can be attacked, and their first successes if the attack needs some.
 
@@ -277,7 +288,7 @@ class FoolboxAttack:
         first = kind.init_attack or attacks.LinearSearchBlendedUniformNoiseAttack(
             directions=self.directions, steps=50
         )
-        target, criterion = self._target(model, points[rows], y[rows])
+        _, target, criterion = self._target(model, points[rows], y[rows], norm)
         starts = first.run(target, points[rows], criterion)
         good = criterion(starts, target(starts))
         return rows[good], {"starting_points": starts[good]}
@@ -306,3 +317,38 @@ def attack_by_name(name: str) -> FoolboxAttack:
             f"foolbox:{name} cannot be made without settings ({error}); run it from Python, with "
             "cpr_wrap.attacks.foolbox.FoolboxAttack"
         ) from error
+
+
+class _Watch(nn.Module):
+    """Passes points on to a view and remembers for each image the closest that reached the goal.
+
+    Many attacks return the last point they were at and not the best: in a thin zone of rejection a
+    fixed step goes through and out again.
+    """
+
+    def __init__(self, view: RejectLogits, goal: Goal, x: Tensor, y: Tensor, norm: str) -> None:
+        super().__init__()
+        self.training = False
+        self._view, self._goal, self._ball = view, goal, ball(norm)
+        self._x, self._y = x, y
+        self._best = x
+        self._distance = self._ball.distance(x, x) + torch.inf
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The view's columns `(N, k + 1)`."""
+        columns: Tensor = self._view(x)
+        if x.shape == self._x.shape:
+            self._remember(x.detach(), columns.detach())
+        return columns
+
+    def _remember(self, x: Tensor, columns: Tensor) -> None:
+        answer, last = columns.argmax(dim=1), columns.shape[1] - 1
+        reached = self._goal.reached(answer, answer != last, self._y)
+        distance = self._ball.distance(x, self._x)
+        closer = reached & (distance < self._distance)
+        self._distance = torch.where(closer, distance, self._distance)
+        self._best = torch.where(spread(closer, x), x, self._best)
+
+    def best_or(self, found: Tensor) -> Tensor:
+        """The closest success of each image, `found` where there is none `(N, ...)`."""
+        return torch.where(spread(self._distance.isfinite(), found), self._best, found)

@@ -16,8 +16,10 @@ from cpr_wrap.objective import Goal, margin
 from cpr_wrap.selective import SelectiveClassifier
 from cpr_wrap.solver import frozen
 
-# How far the column that must be the largest stands above the rest, at least.
-_LEAD = 0.01
+# Leads of the true class: at least `_LEAD` until the goal is reached, at least `_STAGE` while the
+# prediction is right. Small, because attacks that extrapolate to a lead of 0 overshoot by them.
+_LEAD = 0.001
+_STAGE = 0.1
 
 
 def log_odds(logits: Tensor) -> Tensor:
@@ -104,6 +106,9 @@ class _View(nn.Module):
         with torch.inference_mode(False), torch.enable_grad(), frozen(self.model):
             z = x if wanted else x.detach().clone().requires_grad_()
             columns = self.columns(z if self._dtype is None else z.to(self._dtype)).to(x.dtype)
+            if not columns.requires_grad:
+                # A rule that never rejects has a score without gradient; packages expect one.
+                columns = columns + 0 * z.flatten(1).sum(dim=1, keepdim=True)
         return columns if wanted else columns.detach()
 
 
@@ -124,8 +129,8 @@ class GoalLogits(_View):
 
     The lead of the true class says how far the goal is, in three stages, each below the one before:
 
-    1. predicted right: 1 + the true class's lead in log-odds at z;
-    2. wrong and rejected: between 0 and 1, by what the score lacks to be accepted;
+    1. predicted right: 0.1 + the true class's lead in log-odds at z;
+    2. wrong and rejected: between 0 and 0.1, by what the score lacks to be accepted;
     3. accepted and wrong: negative.
 
     So crossing the network's boundary always counts as progress. It would not if outputs at z and
@@ -165,7 +170,7 @@ def _cheap(model: SelectiveClassifier, z: Tensor, label: Tensor) -> tuple[Tensor
     """Log-odds `(N, k)` and the true class's lead `(N,)`, the verdict read off the outputs."""
     answer = ask(model, z)
     odds = log_odds(answer.logits)
-    right = 1 + margin(odds, label)
+    right = _STAGE + margin(odds, label)
     return odds, torch.where(answer.predicted == label, right, _staged(answer, answer.slack))
 
 
@@ -173,7 +178,7 @@ def _costly(model: SelectiveClassifier, z: Tensor, label: Tensor) -> tuple[Tenso
     """The same for a rule with a T, which is made only where the prediction is wrong."""
     logits = model.logits(z)
     odds = log_odds(logits)
-    lead = 1 + margin(odds, label)
+    lead = _STAGE + margin(odds, label)
     wrong = (logits.argmax(dim=1) != label).nonzero().squeeze(1)
     if len(wrong) == 0:
         return odds, lead
@@ -189,21 +194,25 @@ def _costly(model: SelectiveClassifier, z: Tensor, label: Tensor) -> tuple[Tenso
 def _staged(answer: Answer, slack: Tensor) -> Tensor:
     """Stages 2 and 3 of the true class's lead `(N,)`, from the slack `(N,)`."""
     return torch.where(
-        answer.accepted, -_LEAD - squash(slack), _LEAD + (1 - _LEAD) * squash(-slack)
+        answer.accepted, -_LEAD - squash(slack), _LEAD + (_STAGE - _LEAD) * squash(-slack)
     )
 
 
 class RejectLogits(_View):
     """k + 1 columns: the last is the largest exactly where the input is rejected.
 
-    A class's column is its log-odds at z, plus those at T(z) where the rule has a T. What the
-    reject column is good for depends on what an attack is after, hence the goal:
+    Where the gradients lead depends on what an attack is after:
 
-    - `REJECTED`: it stands below the best class by the score's slack and has the slack's gradient,
-      so that an attack which aims at it lowers the score.
-    - `ACCEPTED_MISTAKE`: it has no gradient and stays out of the way until it must be the largest,
-      so that an attack which wants "anything but the true class" works on the classes and does
-      not settle for a rejection.
+    - `REJECTED`: the reject column stands below the best class by the score's slack and has its
+      gradient; the classes have none. An attack that aims at the reject column lowers the score.
+    - `ACCEPTED_MISTAKE`: a class's column is its log-odds at z, plus those at T(z) where the rule
+      has a T; the reject column has no gradient and stays low until it must be the largest. An
+      attack that wants anything but the true class does not settle for a rejection.
+
+    Args:
+        model: The selective classifier.
+        goal: One of the two.
+        dtype: The type of the model's images, where the points may come in another.
     """
 
     def __init__(
@@ -216,17 +225,16 @@ class RejectLogits(_View):
         """Classes and rejection `(N, k + 1)`."""
         answer = ask(self.model, z)
         odds = log_odds(answer.logits)
-        if answer.shadow is not None:
-            odds = odds + log_odds(answer.shadow)
-        best = odds.amax(dim=1)
         if self.goal is Goal.REJECTED:
-            reject = best - answer.slack
+            classes = (odds - odds.amax(dim=1, keepdim=True)).detach()
+            reject = -answer.slack
         else:
-            aside = odds.detach().amin(dim=1) - 1
-            reject = torch.where(answer.accepted, aside, best.detach())
-        columns = torch.cat([odds, reject[:, None]], dim=1)
+            classes = odds if answer.shadow is None else odds + log_odds(answer.shadow)
+            low, high = classes.detach().aminmax(dim=1)
+            reject = torch.where(answer.accepted, low - 1, high)
         last = torch.full_like(answer.predicted, odds.shape[1])
-        return _crowned(columns, torch.where(answer.accepted, answer.predicted, last))
+        winner = torch.where(answer.accepted, answer.predicted, last)
+        return _crowned(torch.cat([classes, reject[:, None]], dim=1), winner)
 
 
 class LabelledLogits(RejectLogits):

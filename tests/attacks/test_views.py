@@ -96,7 +96,7 @@ def test_the_lead_of_the_true_class_goes_down_in_three_stages():
     # Right at 0.3; wrong and rejected at 0.55, where T is 0.45; wrong and accepted at 0.7.
     lead = GoalLogits(line(), 0)(column(0.3, 0.55, 0.7))[:, 0]
     # In log-odds both classes count, so the lead at 0.3 is twice 2 · 0.2.
-    expected = [1 + 0.8, 0.01 + 0.99 * 0.1 / 1.1, -0.01 - 0.2 / 1.2]
+    expected = [0.1 + 0.8, 0.001 + 0.099 * 0.1 / 1.1, -0.001 - 0.2 / 1.2]
     assert torch.allclose(lead, torch.tensor(expected, dtype=torch.float64))
 
 
@@ -167,6 +167,14 @@ def test_for_rejections_the_reject_column_has_the_gradient_of_the_score():
     assert torch.allclose(behind, torch.tensor([0.4, 0.2, -0.1], dtype=torch.float64))
     (slope,) = torch.autograd.grad(behind.sum(), z)
     assert torch.allclose(slope, column(-2.0, 2.0, 2.0))
+
+
+def test_aiming_at_the_reject_column_always_lowers_the_score():
+    z = column(0.05, 0.2, 0.32, 0.39, 0.62, 0.9).requires_grad_()
+    columns = RejectLogits(line(), Goal.REJECTED)(z)
+    loss = torch.nn.functional.cross_entropy(columns, torch.full((6,), 2))
+    (slope,) = torch.autograd.grad(-loss, z)
+    assert slope.sign().flatten().tolist() == [1, 1, 1, 1, -1, -1]
 
 
 def test_for_mistakes_the_reject_column_has_no_gradient_and_stays_low():

@@ -30,6 +30,7 @@ def document(published: Path) -> str:
         *sections.cost(results),
         *_claims(results),
         *sections.main_table(results),
+        *sections.check(results),
         *_agreement(results),
         *sections.clean_table(results),
         *sections.calibration(results),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from study.plans import AutoAttackAlone, Backtracking, EqualTerms, HighConfidence
 
-STAGES = ("main", "ccat", "attacks", "radius", "cifar10", "audit")
+STAGES = ("main", "check", "ccat", "attacks", "radius", "cifar10", "audit")
 BUDGETS = ("quick", "standard")
 
 
@@ -21,6 +21,7 @@ class Options:
         budget: `quick` or `standard`; also scales the plans of single attacks.
         images: Test images of the main table; the other stages take at most `few`.
         few: Test images of the other stages.
+        check: Test images on which a quick main table is checked with the standard budget.
         contrast: Images for the naturally trained network.
         clean: Test images for clean figures; all of the paper's 9,000 if they are there.
         validation: Validation images for thresholds, as many as there are.
@@ -36,6 +37,7 @@ class Options:
     budget: str = "standard"
     images: int = 500
     few: int = 100
+    check: int = 20
     contrast: int = 10
     clean: int = 9000
     validation: int = 1000
@@ -53,7 +55,7 @@ class Options:
             raise ValueError(
                 f"only: expected stages among {', '.join(STAGES)}, got {', '.join(unknown) or '-'}"
             )
-        for name in ("images", "few", "contrast", "clean", "validation"):
+        for name in ("images", "few", "check", "contrast", "clean", "validation"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
 

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from cpr_wrap.attacks.ensemble import BUDGETS
 from cpr_wrap.rules import (
     AcceptAll,
     Confidence,
@@ -71,6 +72,19 @@ def main(options: Options) -> Iterator[Task]:
 def _place(address: str) -> int:
     """Where a network comes in the main table, so that a stopped run has whole comparisons."""
     return [used for used, _, _ in MAIN.values()].index(address)
+
+
+CHECKED = ("AT+CR", "AT+CPR")
+
+
+def check(options: Options) -> Iterator[Task]:
+    """If the main table is a quick one, the larger budget on a few of its images."""
+    if not options.quick:
+        return
+    for task in main(options):
+        if task.method in CHECKED and task.eps == paper.EPS[paper.UNSEEN]:
+            num = min(options.images, options.check)
+            yield replace(task, stage="check", num=num, plan=BUDGETS["standard"], clean=False)
 
 
 def ccat(options: Options) -> Iterator[Task]:
@@ -165,6 +179,7 @@ def cifar10(options: Options) -> Iterator[Task]:
 
 TASKS: Mapping[str, Callable[[Options], Iterator[Task]]] = {
     "main": main,
+    "check": check,
     "ccat": ccat,
     "attacks": attacks,
     "radius": radius,

@@ -78,14 +78,14 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     out, published = folder / "runs", folder / "docs" / "study"
     stated = ["--out", str(out), "--publish", str(published)]
-    paper_study.main(["--only", "main,ccat,attacks,radius,cifar10", *TINY, *stated], Toys())
+    paper_study.main(["--only", "main,check,ccat,attacks,radius,cifar10", *TINY, *stated], Toys())
     return out, published
 
 
 def test_every_stage_leaves_results(finished):
     out, published = finished
     results = Results(published)
-    assert set(results.stages) == {"main", "ccat", "attacks", "radius", "cifar10"}
+    assert set(results.stages) == {"main", "check", "ccat", "attacks", "radius", "cifar10"}
     expected = {method for method in stages.MAIN if not method.startswith("TRADES")}
     for budget in (paper.SEEN, paper.UNSEEN):
         assert set(results.table(budget)) == expected
@@ -108,6 +108,16 @@ def test_document_says_what_is_missing(finished):
     text = (finished[1].parent / "study.md").read_text()
     assert "without a result: TRADES, TRADES+CR, TRADES+CPR." in text
     assert "## Audit of the evaluation\n\nThis stage has no result yet." in text
+
+
+def test_a_larger_budget_checks_the_quick_one(finished):
+    text = (finished[1].parent / "study.md").read_text()
+    table = text.split("### How much the quick budget misses")[1].split("\n## ")[0]
+    assert [line.split(" | ")[:2] for line in table.splitlines() if line.startswith("| AT+")] == [
+        ["| AT+CPR", "2"],
+        ["| AT+CR", "2"],
+    ]
+    assert not list(stages.check(Options(budget="standard")))
 
 
 def test_document_of_nothing(tmp_path):

@@ -184,6 +184,7 @@ def ascend(
     pgd: PGD,
     *,
     start: Tensor | None = None,
+    keep_graph: bool = True,
 ) -> Tensor:
     """Make a function large inside balls.
 
@@ -192,10 +193,11 @@ def ascend(
             on its own point alone.
         x: Centres of the balls `(N, ...)`. Where the caller has evaluated `value` at `x` already,
             it passes an `x` that requires a gradient: `value` is then called with that very
-            tensor first, and its graph is left intact.
+            tensor first.
         radius: Radius of the balls, one or `(N,)`.
         pgd: How to climb.
         start: First points `(N, ...)`; `x` itself if left out.
+        keep_graph: Leave the graph of that first value intact; freed, it makes room for the others.
 
     Returns:
         Points `(N, ...)` without graph.
@@ -206,7 +208,7 @@ def ascend(
         for _ in range(pgd.steps):
             point = climb.z.detach().requires_grad_() if shared is None else shared
             now = value(point)
-            gradient = _gradient(now, point, keep_graph=shared is not None)
+            gradient = _gradient(now, point, keep_graph=keep_graph and shared is not None)
             shared = None
             climb.step(now.detach(), gradient)
     if pgd.keep == "last" and pgd.backtrack is None:

@@ -97,7 +97,12 @@ class Consistency(RejectionRule):
         return PGD(steps=self.steps, step_size=self.step_size, norm=self.norm, keep=self.keep)
 
     def transform(
-        self, model: SelectiveClassifier, x: Tensor, outputs: Tensor | None = None
+        self,
+        model: SelectiveClassifier,
+        x: Tensor,
+        outputs: Tensor | None = None,
+        *,
+        keep_graph: bool = True,
     ) -> Tensor:
         """T(x).
 
@@ -106,6 +111,7 @@ class Consistency(RejectionRule):
             x: Inputs `(N, ...)`.
             outputs: Outputs at `x` with their graph, if the caller has them; `x` must then be the
                 leaf they were computed from.
+            keep_graph: Whether that graph must be left intact.
 
         Returns:
             T(x) `(N, ...)`, without graph.
@@ -114,19 +120,20 @@ class Consistency(RejectionRule):
             if outputs is None:
                 # Inference tensors cannot enter a graph; their clones can.
                 x = (x.clone() if x.is_inference() else x).detach().requires_grad_()
-                outputs = model.outputs(x)
+                outputs, keep_graph = model.outputs(x), False
             known = outputs
             predicted = known.detach().argmax(dim=1)
 
             def cross_entropy(z: Tensor) -> Tensor:
                 return -log_prob(known if z is x else model.outputs(z), predicted)
 
-            return ascend(cross_entropy, x, self.radius, self.pgd)
+            return ascend(cross_entropy, x, self.radius, self.pgd, keep_graph=keep_graph)
 
     def score(self, model: SelectiveClassifier, x: Tensor, outputs: Tensor) -> Tensor:
         """Lead of the class predicted at x over the best other one, at T(x)."""
+        moved = self.transform(model, x, outputs, keep_graph=False)
         with torch.no_grad():
-            return _lead(model.outputs(self.transform(model, x, outputs)), outputs.detach())
+            return _lead(model.outputs(moved), outputs.detach())
 
     def view(self, model: SelectiveClassifier, z: Tensor, *, shadow: bool = False) -> View:
         """Outputs at z, and at T(z) if asked for: with them the verdict comes free."""

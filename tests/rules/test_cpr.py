@@ -203,6 +203,18 @@ def test_no_parameter_gradient_is_computed():
     assert all(p.grad is None for p in network.parameters())
 
 
+def test_a_prediction_holds_one_graph_at_a_time():
+    network = Curved()
+    model = CPRWrapper(network, radius=0.2, steps=4, step_size=0.06)
+    x = pixels(3).requires_grad_()
+    outputs = model.outputs(x)
+    model.rule.transform(model, x, outputs)
+    torch.autograd.grad(outputs.sum(), x, retain_graph=True)  # the caller's graph is intact
+    model.rule.score(model, x, outputs)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(outputs.sum(), x)
+
+
 # What attacks read.
 
 

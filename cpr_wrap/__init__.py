@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from cpr_wrap.calibration import Calibration, calibrate
     from cpr_wrap.data import load_data, load_folder
     from cpr_wrap.diagnose import input_gradient_report
+    from cpr_wrap.evaluation import robustness_curve
+    from cpr_wrap.metrics import RampLoss, RobustnessCurve, StepLoss
     from cpr_wrap.rules import (
         RULES,
         AcceptAll,
@@ -30,6 +32,8 @@ _HOMES = {
     "cpr_wrap.calibration": ("Calibration", "calibrate"),
     "cpr_wrap.data": ("load_data", "load_folder"),
     "cpr_wrap.diagnose": ("input_gradient_report",),
+    "cpr_wrap.evaluation": ("robustness_curve",),
+    "cpr_wrap.metrics": ("RampLoss", "RobustnessCurve", "StepLoss"),
     "cpr_wrap.rules": (
         "RULES",  # from here, because importing the rules fills it
         "AcceptAll",
@@ -53,16 +57,20 @@ __all__ = [
     "Confidence",
     "Consistency",
     "Normalize",
+    "RampLoss",
     "RectifiedConfidence",
     "RejectClass",
+    "RobustnessCurve",
     "Selection",
     "SelectiveClassifier",
+    "StepLoss",
     "calibrate",
     "input_gradient_report",
     "load",
     "load_data",
     "load_folder",
     "load_network",
+    "robustness_curve",
 ]
 
 

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cpr_wrap import noise
 from cpr_wrap.attacks.ensemble import PAPER_ALPHAS, Budget, Paper
 from cpr_wrap.data import ImageData
 from cpr_wrap.evaluation.curve import robustness_curve
 from cpr_wrap.evaluation.footprint import Footprint, footprint
 from cpr_wrap.evaluation.naive import NaiveLoop
 from cpr_wrap.evaluation.timing import BarePasses, prediction_cost, timed
+from cpr_wrap.geometry import LINF
 from cpr_wrap.meter import Passes, count_passes
 from cpr_wrap.metrics import RobustnessCurve
 from cpr_wrap.selective import SelectiveClassifier
@@ -76,7 +78,7 @@ def measure(
         budget: How hard to attack.
         batch_size: Rows in a batch.
     """
-    x = full_batch(model, data.images, batch_size)
+    x = noisy_batch(model, data.images, batch_size, eps)
     prediction, ratio = prediction_cost(model, x)
     bare = BarePasses(model, x)
     bare.sample()
@@ -154,7 +156,7 @@ def measure_growth(
 ) -> Growth:
     """Evaluate images once and several times over.
 
-    A block has as many images as `data`, so that both evaluations work on equal blocks.
+    Copies of an image have numbers of their own, so they have random starts of their own.
 
     Args:
         model: The selective classifier.
@@ -173,7 +175,6 @@ def measure_growth(
             times=count,
             budget=budget,
             batch_size=batch_size,
-            block_size=len(data),
         )
         for count in (1, times)
     )
@@ -229,8 +230,7 @@ def compare_naive(
         batch_size: Rows in a batch of ours.
     """
     loop = naive or NaiveLoop()
-    x = full_batch(model, data.images, len(data))
-    y = data.labels.to(x.device)
+    x, y = data.images.to(_device(model)), data.labels.to(_device(model))
     curve, ours = timed(lambda: _curve(model, data, eps, batch_size=batch_size), x.device)
     with count_passes() as passes:
         found, theirs = timed(lambda: loop.errors(model, x, y, eps), x.device)
@@ -279,10 +279,25 @@ def compare_paper(
     )
 
 
-def full_batch(model: SelectiveClassifier, images: Tensor, size: int) -> Tensor:
-    """Images `(size, ...)` on the model's device, taken over and over if they are too few."""
-    device = next((p.device for p in model.base.parameters()), images.device)
-    return torch.cat([images] * -(-size // len(images)))[:size].to(device)
+def noisy_batch(model: SelectiveClassifier, images: Tensor, size: int, eps: float) -> Tensor:
+    """A full batch like those of an evaluation, to time bare passes on.
+
+    The time of a pass depends on the pixels: pooling walks through flat regions faster, and clean
+    images have more of them than the points that attacks ask about.
+
+    Args:
+        model: Says which device.
+        images: Images `(N, ...)`, taken over and over if they are too few.
+        size: Rows of the batch.
+        eps: How much noise every pixel gets at most.
+    """
+    x = torch.cat([images] * -(-size // len(images)))[:size]
+    noisy = LINF.uniform_offset(x, eps, noise.keys(0, torch.arange(size)))
+    return LINF.project(x + noisy, x, eps).to(_device(model))
+
+
+def _device(model: SelectiveClassifier) -> torch.device:
+    return next((p.device for p in model.base.parameters()), torch.device("cpu"))
 
 
 def _curve(

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -57,7 +56,6 @@ def footprint(
     times: int = 1,
     budget: str = "quick",
     batch_size: int = 128,
-    block_size: int | None = None,
 ) -> Footprint:
     """Evaluate images, each several times over, in a fresh process with as many threads.
 
@@ -66,12 +64,11 @@ def footprint(
         x: Images `(N, ...)`.
         y: True classes `(N,)`.
         eps: Budget of the adversary.
-        times: How often each image is taken; copies have the same number, so the same starts.
+        times: How often each image is taken.
         budget: As in `robustness_curve`.
         batch_size: As in `robustness_curve`.
-        block_size: As in `robustness_curve`.
     """
-    settings = {"eps": eps, "budget": budget, "batch_size": batch_size, "block_size": block_size}
+    settings = {"eps": eps, "budget": budget, "batch_size": batch_size}
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "job.pt"
         torch.save((model, x, y, times, torch.get_num_threads(), settings), job)
@@ -111,23 +108,25 @@ def _main(job: str) -> None:
     robustness_curve(model, x[:2], y[:2], **settings)  # loads and allocates what any run needs
     before, _ = resident()
     images, labels = _repeated(x, times), _repeated(y, times)
-    index = torch.arange(len(x)).repeat(times).tolist()
     wall, cpu = time.perf_counter(), time.process_time()
-    curve = robustness_curve(model, images, labels, indices=index, **settings)
+    curve = robustness_curve(model, images, labels, **settings)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     total = curve.details["passes_total"]
-    size: Callable[[Tensor], int] = lambda t: t.numel() * t.element_size()  # noqa: E731
     answer = Footprint(
         images=len(images),
         passes=total["forwards"] + total["backwards"],
         seconds=wall,
         cpu_seconds=cpu,
-        inputs=size(images) + size(labels),
-        results=sum(size(points) for points in curve.details["points"].values()),
+        inputs=_size(images) + _size(labels),
+        results=sum(_size(points) for points in curve.details["points"].values()),
         before=before,
         peak=resident()[1],
     )
     print(json.dumps(asdict(answer)))
+
+
+def _size(t: Tensor) -> int:
+    return t.numel() * t.element_size()
 
 
 def _repeated(t: Tensor, times: int) -> Tensor:

@@ -102,7 +102,7 @@ def robustness_curve(
         steering=Steering(dtype=dtype, compile=compile, channels_last=channels_last),
     )
     size = block_size or DEFAULT_BLOCK
-    settings = {"budget": plan.name, "block_size": size, "device": str(place[0]), **work.settings()}
+    settings = {"budget": plan.name, "block_size": size, "device": place[0].type, **work.settings()}
     weights = weights_digest(model.base)
     folder = _open(store, settings, weights)
     work = replace(work, batch_size=_batch_size(work, sample, folder))
@@ -135,7 +135,8 @@ def _open(store: str | Path | None, settings: dict[str, Any], weights: str) -> S
 
 def _batch_size(work: Work, sample: Images, store: Store | None) -> int:
     """The size given, or else the one that a resumed run had, or else what memory allows."""
-    size = work.batch_size or auto_batch_size(work.model, sample.x)
+    # One size for all ranks, though their memories may differ: results depend on it by rounding.
+    size = ranks.least(work.batch_size or auto_batch_size(work.model, sample.x))
     return size if store is None else int(store.fix("batch_size", size))
 
 

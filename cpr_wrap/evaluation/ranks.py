@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 T = TypeVar("T")
+
+# Ranks may end hours apart, and a group's own patience is 10 minutes with nccl.
+_PATIENCE = timedelta(days=30)
+_patient: tuple[Any, Any] | None = None
 
 
 def _together() -> bool:
@@ -25,12 +30,26 @@ def world_size() -> int:
     return dist.get_world_size() if _together() else 1
 
 
+def _patient_group() -> Any:
+    """All ranks on the CPU, where results are, whatever the model runs on."""
+    global _patient
+    world = dist.group.WORLD
+    if _patient is None or _patient[0] is not world:
+        _patient = (world, dist.new_group(backend="gloo", timeout=_PATIENCE))
+    return _patient[1]
+
+
+def least(value: int) -> int:
+    """The smallest of the values that ranks come with."""
+    return min(gather({rank(): value}).values())
+
+
 def gather(mine: dict[int, T]) -> dict[int, T]:
     """Merge what all ranks have, on every rank."""
     if not _together():
         return mine
     parts: list[dict[int, T] | None] = [None] * world_size()
-    dist.all_gather_object(parts, mine)
+    dist.all_gather_object(parts, mine, group=_patient_group())
     return {key: value for part in parts if part is not None for key, value in part.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -35,10 +36,13 @@ def test_two_processes_give_the_same_records_as_one(tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "two" / "rank1").exists()
     model, x, y = make("cpr")
-    alone = robustness_curve(model, x, y, 0.1, budget="quick", block_size=2)
+    alone = robustness_curve(model, x, y, 0.1, budget="quick", block_size=2, batch_size=3)
     together = load_result(tmp_path / "two")
     assert together.records == alone.records
     assert together.details["ranks"] == 2
+    assert together.details["settings"]["batch_size"] == 3  # rank 0 has room for four, rank 1 for three
+    manifests = list((tmp_path / "store").rglob("manifest.json"))
+    assert [json.loads(file.read_text())["batch_size"] for file in manifests] == [3]
     assert together.details["passes_total"] == alone.details["passes_total"]
 
 
@@ -59,5 +63,6 @@ def test_a_rank_that_dies_says_so_and_any_number_of_ranks_resumes(tmp_path):
 def test_alone_there_is_one_rank_and_errors_stay_as_they_are():
     assert (ranks.rank(), ranks.world_size()) == (0, 1)
     assert ranks.gather({3: "c"}) == {3: "c"}
+    assert ranks.least(7) == 7
     with pytest.raises(ZeroDivisionError), ranks.explain_failure(0):
         raise ZeroDivisionError

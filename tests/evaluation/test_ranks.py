@@ -40,7 +40,7 @@ def test_two_processes_give_the_same_records_as_one(tmp_path):
     together = load_result(tmp_path / "two")
     assert together.records == alone.records
     assert together.details["ranks"] == 2
-    assert together.details["settings"]["batch_size"] == 3  # rank 0 has room for four, rank 1 for three
+    assert together.details["settings"]["batch_size"] == 3  # rank 0 has room for four
     manifests = list((tmp_path / "store").rglob("manifest.json"))
     assert [json.loads(file.read_text())["batch_size"] for file in manifests] == [3]
     assert together.details["passes_total"] == alone.details["passes_total"]

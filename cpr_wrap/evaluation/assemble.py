@@ -41,11 +41,17 @@ def finish(block: Block, units: list[Unit]) -> Finished:
         images=Images(x=block.x.cpu(), y=block.y.cpu(), index=block.index.cpu()),
         outer=block.found[Goal.ACCEPTED_MISTAKE].cpu(),
         rejected=block.found[Goal.REJECTED].cpu(),
-        boundary=block.found[Goal.MISTAKE].cpu(),
+        boundary=_without_points(block.found[Goal.MISTAKE].cpu()),
         clean_labels=block.clean_labels.cpu(),
         base_labels=block.base_labels.cpu(),
         units=[replace(unit, tensors=_counts(unit)) for unit in units],
     )
+
+
+def _without_points(found: Found) -> Found:
+    """Of the boundary only distances are reported; its points would be a third of the memory."""
+    found.point = found.point[:0].clone()
+    return found
 
 
 def _counts(unit: Unit) -> dict[str, Tensor]:
@@ -120,12 +126,20 @@ def details_of(
         "provenance": [entry for block in done for entry in _provenance(block)],
         "points": {
             "clean": torch.cat([block.images.x for block in done]),
-            "outer": torch.cat([block.outer.point for block in done]),
-            "rejected": torch.cat([block.rejected.point for block in done]),
+            "outer": _points([block.outer for block in done]),
+            "rejected": _points([block.rejected for block in done]),
         },
         "notes": sorted({unit.note for block in done for unit in block.units if unit.note}),
         "ablation": None,
     }
+
+
+def _points(found: list[Found]) -> Tensor:
+    """All points in one tensor; the blocks keep views of it, so that none is held twice."""
+    whole = torch.cat([block.point for block in found])
+    for block, part in zip(found, whole.split([len(b.point) for b in found]), strict=True):
+        block.point = part
+    return whole
 
 
 def _provenance(block: Finished) -> list[dict[str, Any]]:

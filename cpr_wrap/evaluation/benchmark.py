@@ -156,7 +156,8 @@ def measure_growth(
 ) -> Growth:
     """Evaluate images once and several times over.
 
-    Copies of an image have numbers of their own, so they have random starts of their own.
+    A block has as many images as `data`, so that both evaluations work on equal blocks. Copies of
+    an image have numbers of their own, so random starts of their own.
 
     Args:
         model: The selective classifier.
@@ -175,6 +176,7 @@ def measure_growth(
             times=count,
             budget=budget,
             batch_size=batch_size,
+            block_size=len(data),
         )
         for count in (1, times)
     )

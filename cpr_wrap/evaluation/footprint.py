@@ -56,6 +56,7 @@ def footprint(
     times: int = 1,
     budget: str = "quick",
     batch_size: int = 128,
+    block_size: int | None = None,
 ) -> Footprint:
     """Evaluate images, each several times over, in a fresh process with as many threads.
 
@@ -67,8 +68,9 @@ def footprint(
         times: How often each image is taken.
         budget: As in `robustness_curve`.
         batch_size: As in `robustness_curve`.
+        block_size: As in `robustness_curve`.
     """
-    settings = {"eps": eps, "budget": budget, "batch_size": batch_size}
+    settings = {"eps": eps, "budget": budget, "batch_size": batch_size, "block_size": block_size}
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "job.pt"
         torch.save((model, x, y, times, torch.get_num_threads(), settings), job)

@@ -101,14 +101,14 @@ def test_growth_is_relative_to_as_many_copies():
 def test_growth_is_measured_once_and_several_times_over(monkeypatch):
     asked = []
 
-    def measured(model, x, y, eps, *, times, budget, batch_size):
-        asked.append((times, budget, batch_size, eps))
+    def measured(model, x, y, eps, *, times, budget, batch_size, block_size):
+        asked.append((times, budget, batch_size, block_size))
         return print_of(len(x) * times)
 
     monkeypatch.setattr(benchmark, "footprint", measured)
     model, x, y = make("cpr", count=2)
     found = measure_growth(model, images(x, y), 0.1, times=3, batch_size=8)
-    assert asked == [(1, "quick", 8, 0.1), (3, "quick", 8, 0.1)]
+    assert asked == [(1, "quick", 8, 2), (3, "quick", 8, 2)]
     assert (found.times, found.once.images, found.often.images) == (3, 2, 6)
 
 

@@ -1,0 +1,53 @@
+"""What is kept of finished blocks."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from cpr_wrap.attacks.ensemble import Quick
+from cpr_wrap.evaluation.assemble import details_of, finish
+from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block
+from cpr_wrap.evaluation.steering import Steering
+from cpr_wrap.objective import Goal
+from tests.evaluation.test_curve import make
+
+
+def finished():
+    model, x, y = make("confidence", count=5)
+    work = Work(
+        model=model,
+        stages=Quick().stages(model.rule, 0.2),
+        eps=0.2,
+        norm="Linf",
+        seed=0,
+        batch_size=8,
+        steering=Steering(),
+    )
+    index = torch.arange(5)
+    blocks = [
+        evaluate_block(work, Images(x=x[rows], y=y[rows], index=index[rows]))
+        for rows in (slice(0, 3), slice(3, 5))
+    ]
+    return blocks, [finish(*block) for block in blocks]
+
+
+def test_every_point_is_held_once():
+    _, done = finished()
+    before = [block.rejected.point.clone() for block in done]
+    points = details_of({}, done, "", time.perf_counter())["points"]
+    assert torch.equal(points["rejected"], torch.cat(before))
+    for kind in ("outer", "rejected"):
+        whole = points[kind].untyped_storage().data_ptr()
+        for block in done:
+            assert getattr(block, kind).point.untyped_storage().data_ptr() == whole
+
+
+def test_of_the_boundary_only_distances_are_kept():
+    blocks, done = finished()
+    for (block, _), kept in zip(blocks, done, strict=True):
+        found = block.found[Goal.MISTAKE]
+        assert kept.boundary.point.untyped_storage().nbytes() == 0
+        assert torch.equal(kept.boundary.distance, found.distance)
+        assert len(found.point) == len(block)  # the block itself is as it was

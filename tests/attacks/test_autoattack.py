@@ -198,19 +198,46 @@ def test_without_any_package_the_error_says_how_to_get_one(monkeypatch):
         run(AutoAttackOnBase(), model, *images(model, 2))
 
 
+def component(attack, name):
+    """One of AutoAttack's attacks as it will be run on ten classes."""
+    number = torch.zeros(1, dtype=torch.int64)
+    group = Group(curved(), pixels(1), number, number, 0.3, "Linf", 0)
+    return attack._component(pyautoattack, name, torch.nn.Identity(), group, 10)
+
+
 @pytest.mark.parametrize("version", ["standard", "plus"])
 def test_versions_are_the_package_s_own(version):
     whole = pyautoattack.AutoAttack(torch.nn.Identity(), version=version)
     assert VERSIONS[version].components == tuple(whole.attacks_to_run)
-    ours = AutoAttackOnBase(version=version)
-    number = torch.zeros(1, dtype=torch.int64)
-    group = Group(curved(), pixels(1), number, number, 0.3, "Linf", 0)
     for name in VERSIONS[version].components:
-        made = ours._component(pyautoattack, name, torch.nn.Identity(), group, 10)
+        made = component(AutoAttackOnBase(version=version), name)
         own = getattr(whole, {"apgd-t": "apgd_targeted"}.get(name, name.split("-")[0]))
         for setting in ("n_iter", "n_restarts", "n_target_classes", "n_queries"):
             if (name, setting) != ("fab-t", "n_restarts"):
                 assert getattr(made, setting, None) == getattr(own, setting, None)
+
+
+def test_components_are_set_up_for_what_their_names_say():
+    attack = AutoAttackOnBase(version="plus")
+    assert component(attack, "apgd-ce").loss == "ce"
+    assert component(attack, "apgd-dlr").loss == "dlr"
+    assert component(attack, "apgd-t").loss == "dlr-targeted"
+    assert not component(attack, "fab").targeted
+    assert component(attack, "fab-t").targeted
+    assert component(attack, "fab-t").n_restarts == 1
+
+
+def test_settings_reach_the_components():
+    attack = AutoAttackOnBase(n_iter=50, n_restarts=3, n_targets=4, n_queries=7)
+    for name in ("apgd-ce", "apgd-t", "fab-t"):
+        made = component(attack, name)
+        assert (made.n_iter, made.n_restarts) == (50, 3)
+    for name in ("apgd-t", "fab-t"):
+        assert component(attack, name).n_target_classes == 4
+    assert component(attack, "square").n_queries == 7
+    # APGD looks at its step size for the first time after 22 % of the iterations.
+    assert component(attack, "apgd-ce").n_iter_2 == 11
+    assert component(AutoAttackOnBase(version="small"), "apgd-t").n_target_classes == 3
 
 
 # What it costs

@@ -240,6 +240,13 @@ def test_attacks_without_a_budget_of_their_own_and_repeated_ones():
     )
 
 
+def test_attacks_without_a_distance_of_their_own_run():
+    model = curved()
+    x, y = images(model, 4)
+    attack = attacks.LinearSearchBlendedUniformNoiseAttack(steps=20, directions=50)
+    assert reached(model, run(FoolboxAttack(attack), model, x, y), y, MISTAKE).all()
+
+
 def test_pixels_beyond_the_bounds_by_rounding_are_accepted():
     model = curved()
     x, y = images(model, 2)
@@ -273,6 +280,15 @@ def test_random_images_for_a_start_are_as_many_as_asked_for():
     with count_passes() as more:
         run(FoolboxAttack(attack, directions=10), sure, x, y)
     assert more.forwards - few.forwards == 7 * 2
+
+
+def test_attacks_can_be_named_by_class_or_alias():
+    assert adapter.attack_by_name("LinfPGD").name == "Foolbox LinfProjectedGradientDescentAttack"
+    assert isinstance(adapter.attack_by_name("LInfFMNAttack").attack, attacks.LInfFMNAttack)
+    with pytest.raises(LookupError, match=r"unknown Foolbox attack 'LinfPDG'.*'LinfPGD'"):
+        adapter.attack_by_name("LinfPDG")
+    with pytest.raises(ValueError, match="foolbox:VirtualAdversarialAttack cannot be made without"):
+        adapter.attack_by_name("VirtualAdversarialAttack")
 
 
 # Settings

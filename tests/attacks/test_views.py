@@ -18,6 +18,7 @@ from cpr_wrap.meter import count_passes
 from cpr_wrap.objective import Goal
 from cpr_wrap.rules import Confidence, CPRWrapper
 from cpr_wrap.selective import REJECT, SelectiveClassifier
+from tests.devices import only_on
 from tests.toys import Curved, Line, Linear, pixels
 
 SETTINGS = {
@@ -100,23 +101,33 @@ def test_the_lead_of_the_true_class_goes_down_in_three_stages():
     assert torch.allclose(lead, torch.tensor(expected, dtype=torch.float64))
 
 
+def test_the_stages_are_the_same_where_the_outputs_tell_the_verdict():
+    # Class 1's probability is sigmoid(2 · 4 · (x - 0.5)): 0.6 is not enough, 0.9 is.
+    model = SelectiveClassifier(Line(slope=4.0), Confidence(threshold=0.9))
+    points = column(0.3, 0.6, 0.9)
+    assert model.predict(points).tolist() == [REJECT, REJECT, 1]
+    lacking, above = (torch.sigmoid(8 * (points[1:] - 0.5)) - 0.9).flatten()
+    lead = GoalLogits(model, 0)(points)[:, 0]
+    expected = [0.1 + 2 * 8 * 0.2, 0.001 + 0.099 * squash(-lacking), -0.001 - squash(above)]
+    assert torch.allclose(lead, torch.tensor(expected, dtype=torch.float64))
+
+
 def test_every_stage_shows_the_way_to_the_next():
     z = column(0.1, 0.3, 0.45, 0.51, 0.55, 0.59, 0.7).requires_grad_()
     (slope,) = torch.autograd.grad(GoalLogits(line(), 0)(z)[:, 0].sum(), z)
     assert (slope < 0).all()
 
 
-def test_in_a_rejected_mistake_only_the_score_counts():
-    # Class 2 close behind class 1: an ordinary cross-entropy would lift it as well.
-    network = Linear([[0.0], [2.0], [2.1]], [1.0, 0.0, -0.08])
-    model = SelectiveClassifier(network, Confidence(threshold=0.99))
-    z = column(0.7).requires_grad_()
-    columns = GoalLogits(model, 0)(z)
-    assert model(z.detach()).predicted.item() == 1
-    (by_score,) = torch.autograd.grad(columns[:, 0].sum(), z, retain_graph=True)
-    loss = torch.nn.functional.cross_entropy(columns, torch.tensor([0]))
-    (by_loss,) = torch.autograd.grad(loss, z)
-    assert by_loss.sign() == -by_score.sign() != 0
+@every_rule
+def test_once_the_prediction_is_wrong_only_the_true_class_has_a_gradient(name):
+    # Lifting a second wrong class would make the first one less sure.
+    model, z = make(name), pixels(40).requires_grad_()
+    columns = GoalLogits(model, 1)(z)
+    rivals = columns[:, [0, 2, 3]].square().sum()
+    (slope,) = torch.autograd.grad(rivals, z)
+    moved = slope.flatten(1).any(dim=1)
+    assert torch.equal(moved, model.logits(z).argmax(dim=1) == 1)
+    assert moved.any()
 
 
 def test_t_is_made_only_where_the_prediction_is_wrong():
@@ -177,6 +188,14 @@ def test_aiming_at_the_reject_column_always_lowers_the_score():
     assert slope.sign().flatten().tolist() == [1, 1, 1, 1, -1, -1]
 
 
+@every_rule
+def test_for_rejections_the_classes_have_no_gradient(name):
+    z = pixels(10).requires_grad_()
+    classes = RejectLogits(make(name), Goal.REJECTED)(z)[:, :CLASSES]
+    (slope,) = torch.autograd.grad(classes.square().sum(), z)
+    assert not slope.any()
+
+
 def test_for_mistakes_the_reject_column_has_no_gradient_and_stays_low():
     z = column(0.2, 0.7, 0.55).requires_grad_()
     columns = RejectLogits(line(), Goal.ACCEPTED_MISTAKE)(z)
@@ -198,15 +217,28 @@ def test_labelled_logits_are_goal_logits_for_their_batch_and_reject_logits_for_o
     assert torch.equal(view(x[:7]), RejectLogits(model, Goal.ACCEPTED_MISTAKE)(x[:7]))
 
 
-@pytest.mark.parametrize(
+every_view = pytest.mark.parametrize(
     "look",
     [
         BaseLogits,
         lambda model: GoalLogits(model, 1),
         lambda model: RejectLogits(model, Goal.REJECTED),
         lambda model: RejectLogits(model, Goal.ACCEPTED_MISTAKE),
+        lambda model: LabelledLogits(model, torch.arange(6) % CLASSES),
     ],
 )
+
+
+@every_view
+@every_rule
+def test_views_make_tensors_where_their_points_are(name, look):
+    model, x = make(name), pixels(6)
+    view = look(model)
+    with only_on("cpu"):
+        assert view(x).device == x.device
+
+
+@every_view
 @every_rule
 def test_a_view_leaves_the_model_alone(name, look):
     model, x = make(name), pixels(6)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cpr_wrap.training import Recipe, TrainingResult
 
 _RECIPE, _LOOP = "Changes to the recipe", "Training"
-_VALIDATION_IMAGES = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,14 +213,7 @@ def _load(
     where = {"data_dir": options.data_dir, "download": options.download}
     data = load_data(recipe.dataset, "train", num=options.num, **where)  # type: ignore[arg-type]
     if validation is None:
-        held_out = load_data(recipe.dataset, "validation", **where)  # type: ignore[arg-type]
-        first = slice(0, _VALIDATION_IMAGES)
-        validation = replace(
-            held_out,
-            images=held_out.images[first],
-            labels=held_out.labels[first],
-            indices=held_out.indices[first],
-        )
+        validation = load_data(recipe.dataset, "validation", **where)  # type: ignore[arg-type]
     return data, validation
 
 

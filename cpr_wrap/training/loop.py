@@ -16,8 +16,6 @@ from cpr_wrap.training.recipes import RECIPES, Recipe
 from cpr_wrap.training.source import Images, Source
 from cpr_wrap.training.trainer import Trainer, TrainingResult
 
-_VALIDATION_IMAGES = 500
-
 
 def train(
     recipe: Recipe | str,
@@ -50,7 +48,7 @@ def train(
         source: How to build `network` again, so that `load("local:OUT")` can, e.g.
             `{"base": "timm:resnet18", "network_settings": {"num_classes": 5}}`.
         validation: Images for the accuracies after each epoch and for the threshold of the
-            method's rule. 500 of the recipe's own if both this and `data` are None.
+            method's rule. The recipe's own if both this and `data` are None.
         num_classes: k, where the data do not say it themselves.
         resume: Go on from the state in `out`, if there is one; else begin anew.
         early_stop: Stop when robust accuracy on the validation images has not risen for this many
@@ -70,11 +68,7 @@ def train(
     if data is None:
         data = load_data(recipe.dataset, "train")
         if validation is None:
-            held_out = load_data(recipe.dataset, "validation")
-            validation = (
-                held_out.images[:_VALIDATION_IMAGES],
-                held_out.labels[:_VALIDATION_IMAGES],
-            )
+            validation = load_data(recipe.dataset, "validation")
     place = choose_device(device)
     images = Source(data, num_classes, workers)
     source = {"network": None, **(source or {})}

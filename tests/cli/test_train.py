@@ -71,7 +71,7 @@ def test_the_library_is_called_with_what_was_typed(calls, mnist, type_command):
     assert recipe == replace(expected, epochs=2, lr=0.01, seed=7, batch_size=50)
     assert (data.part, len(data)) == ("train", 100)
     validation = options.pop("validation")
-    assert (validation.part, len(validation)) == ("validation", 500)
+    assert (validation.part, len(validation)) == ("validation", 1000)
     assert options == {
         "out": Path("here"),
         "resume": False,

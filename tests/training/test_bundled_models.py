@@ -56,6 +56,19 @@ def test_its_clean_accuracy_is_that_of_the_card(name, test_images):
     assert found == pytest.approx(config_of(name)["figures"]["clean_accuracy"], abs=0.0011)
 
 
+@pytest.mark.parametrize("name", ["mnist-compact-atrr", "mnist-compact-ccat"])
+def test_its_threshold_rejects_one_percent_of_the_right_answers_on_validation_images(
+    name, tmp_path
+):
+    model = cpr_wrap.load(f"bundled:{name}")
+    held_out = load_data("mnist", "validation", data_dir=tmp_path)
+    assert len(held_out) == 1000
+    answer = model(held_out.images)
+    right = answer.predicted == held_out.labels
+    rejected = (right & ~answer.accepted).sum() / right.sum()
+    assert 0.008 <= rejected <= 0.011
+
+
 @pytest.mark.parametrize("name", MNIST)
 def test_its_robust_accuracy_is_near_that_of_the_card(name, test_images):
     model = cpr_wrap.load(f"bundled:{name}")

@@ -127,11 +127,12 @@ class Standard:
         return tuple(plan)
 
     def _outer_stages(self, objective: Objective, rule: RejectionRule) -> list[Stage]:
+        if objective.shadow and objective in rule.outer:
+            # Another start or step size finds what more iterations do not.
+            slow = replace(_outer(objective, 30), step=0.1, tag="-slow")
+            return [replace(_outer(objective, 20), starts=(0, 1)), slow]
         if objective.shadow:
-            # More starts rather than more iterations: a climb from another start finds what a
-            # longer one does not.
-            starts = (0, 1, 2) if objective in rule.outer else (1,)
-            return [replace(_outer(objective, 20), starts=starts)]
+            return [replace(_outer(objective, 20), starts=(1,))]
         if rule.needs_gradient:
             return [_outer(objective, 20)]
         if objective not in rule.outer:

@@ -36,7 +36,7 @@ class CCAT(AdversarialMethod):
 
     steps: int = 40
     start: Start = "ray-or-zero"
-    # Under backtracking the last point may be one that was just found to be worse.
+    # As published; with backtracking, where no step that lowers the value is taken, the same as last.
     keep: Keep = "best"
     rho: float = 10.0
     momentum: float = 0.9

@@ -44,11 +44,13 @@ class Group:
         """This process's share of a batch of `count` images.
 
         Shares begin at even places, because CCAT and RCD give every second image another role:
-        an image keeps its role whatever the number of processes.
+        an image keeps its role whatever the number of processes. They are made of whole pairs, the
+        odd image going with the last of them: batch norm cannot work on a share of one image.
         """
-        share = -(-count // self.world)
-        share += share % 2
-        return slice(min(self.rank * share, count), min((self.rank + 1) * share, count))
+        pairs = count // 2
+        first, last = (-(-pairs * rank // self.world) for rank in (self.rank, self.rank + 1))
+        begin = 2 * first if first < pairs or self.rank == 0 else count
+        return slice(begin, 2 * last if last < pairs else count)
 
 
 def join_group(device: torch.device) -> Group:

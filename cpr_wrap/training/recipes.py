@@ -1,7 +1,8 @@
 """Whole trainings as frozen settings: the paper's, and ones that a CPU finishes.
 
 `<data set>-<method>` is what the paper's appendix says. Where its published code does something
-else, `<data set>-<method>-published` is that. `mnist-compact-<method>` and `cifar10-compact-at` are
+else, `<data set>-<method>-published` is that. On SVHN all have the published code's augmentation:
+the text names none, and for TRADES that of CIFAR-10, which mirrors digits. `mnist-compact-<method>` and `cifar10-compact-at` are
 ours, for two cores and a quarter of an hour; the bundled models come from them.
 """
 
@@ -40,7 +41,8 @@ class Recipe:
         network: A name in `cpr_wrap.networks.NETWORKS`; not read where a network is given.
         dataset: A name for `cpr_wrap.data.load_data`; not read where images are given.
         epochs: How often every image is seen.
-        batch_size: Images a step, over all processes together; the last batch may be smaller.
+        batch_size: Images a step, over all processes together; the last batch may be smaller, or
+            larger by a single image that was left over.
         lr: Learning rate of SGD at its highest.
         momentum: Momentum of SGD.
         nesterov: Whether that is Nesterov's.
@@ -178,7 +180,7 @@ def _cifar10(method: AdversarialMethod | Standard) -> Recipe:
 
 
 def _paper() -> dict[str, Recipe]:
-    """The appendix's numbers; AT's for the methods that the paper does not train."""
+    """The appendix's numbers; for methods it does not train AT's, but MART's own lower rate."""
     m: dict[str, Any] = {"eps": 0.3, "steps": 40, "step_size": 0.01}
     c: dict[str, Any] = {"eps": 8 / 255, "steps": 10, "step_size": 2 / 255}
     # CCAT steps 0.005 a time on every data set, 40 times.

@@ -86,6 +86,24 @@ class Source:
             yield x, y
 
 
+def steps_an_epoch(count: int, batch_size: int) -> int:
+    """Batches that `count` images make, see `epoch_batches`."""
+    whole, rest = divmod(count, batch_size)
+    return max(whole + (rest > 1), 1)
+
+
+def epoch_batches(count: int, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
+    """The numbers of the images of each batch of an epoch.
+
+    The last batch holds what is left over, but is never a single image: batch norm has nothing to
+    normalise one image by, so it joins the batch before.
+    """
+    order = epoch_order(count, seed, epoch)
+    begins = [step * batch_size for step in range(steps_an_epoch(count, batch_size))]
+    ends = [*begins[1:], count]
+    return [order[begin:end] for begin, end in zip(begins, ends, strict=True)]
+
+
 def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
     """A permutation of `range(count)` that depends on seed and epoch alone."""
     return noise.keys(seed, _ORDER, epoch, torch.arange(count)).argsort()

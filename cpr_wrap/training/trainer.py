@@ -26,7 +26,7 @@ from cpr_wrap.training.method import AdversarialMethod, Losses, Method, attackin
 from cpr_wrap.training.modules import Autocast, MethodLoss
 from cpr_wrap.training.progress import TrainingProgress, percent
 from cpr_wrap.training.recipes import Recipe, describe_recipe
-from cpr_wrap.training.source import Source, epoch_order
+from cpr_wrap.training.source import Source, epoch_batches, steps_an_epoch
 
 # Keep the uses of one seed apart.
 _ATTACK, _AUGMENT, _DROPOUT = 102, 103, 104
@@ -75,6 +75,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.group: Group = join_group(self.device)
+        self.steps = steps_an_epoch(len(self.images), self.recipe.batch_size)
         self.epoch = 0
         self.batch = 0
         self.tally = Tally()
@@ -163,10 +164,13 @@ class Trainer:
         self.best = state["best"]
 
     def _save(self) -> None:
-        if self.out is None or not self.group.leads:
+        if not self.group.leads:
             return
+        self.saved = time.monotonic()
         if not all(t.isfinite().all() for t in self.network.state_dict().values()):
             raise RuntimeError(self._diverged("a weight is not finite"))
+        if self.out is None:
+            return
         state = {
             "format": 1,
             "identity": json.dumps(self._identity()),
@@ -179,7 +183,6 @@ class Trainer:
             "best": self.best,
         }
         save_state(self.out, state)
-        self.saved = time.monotonic()
 
     def _diverged(self, what: str) -> str:
         kept = "" if self.out is None else f" {self.out / STATE} is the last good state."
@@ -220,13 +223,13 @@ class Trainer:
 
     def _run_epoch(self, shown: TrainingProgress) -> None:
         recipe = self.recipe
-        order = epoch_order(len(self.images), recipe.seed, self.epoch)
-        todo = order.split(recipe.batch_size)[self.batch :]
+        batches = epoch_batches(len(self.images), recipe.batch_size, recipe.seed, self.epoch)
+        todo = batches[self.batch :]
         mine = [self._share(numbers) for numbers in todo]
-        batches = self.images.batches([numbers for numbers, _ in mine])
+        images = self.images.batches([numbers for numbers, _ in mine])
         self.network.train()
         self.clock = time.monotonic()
-        for numbers, (own, weight), (x, y) in zip(todo, mine, batches, strict=True):
+        for numbers, (own, weight), (x, y) in zip(todo, mine, images, strict=True):
             sums = self._step(x.to(self.device), y.to(self.device), own, weight, len(numbers))
             self.tally.add(sums)
             self.batch += 1
@@ -239,9 +242,9 @@ class Trainer:
         self._close_epoch(shown)
 
     def _share(self, numbers: Tensor) -> tuple[Tensor, float]:
-        """This process's images of a batch; one image that counts nothing if there are none."""
+        """This process's images of a batch; two that count nothing if there are none."""
         own = numbers[self.group.rows(len(numbers))]
-        return (own, 1.0) if len(own) else (numbers[:1], 0.0)
+        return (own, 1.0) if len(own) else (numbers[:2], 0.0)
 
     def _step(self, x: Tensor, y: Tensor, numbers: Tensor, weight: float, count: int) -> Tensor:
         """Learn from a batch.
@@ -277,17 +280,15 @@ class Trainer:
 
     def _set_rate(self) -> float:
         """Set the learning rate for this step; returns the epochs done."""
-        steps = math.ceil(len(self.images) / self.recipe.batch_size)
-        progress = self.epoch + self.batch / steps
+        progress = self.epoch + self.batch / self.steps
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.lr * self.recipe.schedule.factor(progress, self.recipe.epochs)
         return progress
 
     def _warmed_up(self, progress: float) -> Method:
         length = self.recipe.warmup * self.recipe.epochs
-        steps = math.ceil(len(self.images) / self.recipe.batch_size)
         # Counted from one, so that the first step has some eps.
-        done = progress + 1 / steps
+        done = progress + 1 / self.steps
         return self.recipe.method.scaled(done / length) if done < length else self.recipe.method
 
     @contextmanager

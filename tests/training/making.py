@@ -62,3 +62,15 @@ def quick_recipe(name: str = "at", **changes) -> Recipe:
         method=method, epochs=4, batch_size=16, lr=0.1, schedule=Linear(), warmup=0.25, seed=1
     )
     return replace(recipe, **changes)
+
+
+def weights(network: nn.Module) -> dict[str, Tensor]:
+    """A copy of everything a network has learned."""
+    return {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+
+def assert_same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    """Equal to the last bit."""
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name

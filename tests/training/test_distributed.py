@@ -25,6 +25,10 @@ def test_shares_are_disjoint_cover_the_batch_and_begin_at_even_places(count, wor
     rows = [list(range(count))[share] for share in shares]
     assert [row for part in rows for row in part] == list(range(count))
     assert all(part[0] % 2 == 0 for part in rows if part)
+    assert rows[0]  # whose batch statistics are kept
+    assert all(len(part) != 1 for part in rows) or count == 1
+    if count >= 2 * world:
+        assert max(map(len, rows)) - min(map(len, rows)) <= 3
 
 
 def test_alone():

@@ -118,6 +118,40 @@ def test_ccat_attacks_every_second_image():
     assert torch.equal(network.seen[-1][:2], pixels(4)[[0, 2]])
 
 
+class Watched(nn.Module):
+    """Notes whether what it learns from came without a graph."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+        self.graphs = []
+
+    def forward(self, x):
+        if self.training:
+            self.graphs.append(x.requires_grad)
+        return self.network(x)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_points_that_are_learned_from_are_constants(name):
+    method = METHODS[name]()
+    network = Watched(Curved(outputs=3 + method.extra_outputs, scale=2)).train()
+    method.loss(network, pixels(4), Y, KEYS).rows.sum().backward()
+    assert network.graphs == [False] * (2 if name in ("trades", "mart") else 1)
+
+
+def test_a_rectified_confidence_does_not_teach_the_attack_the_auxiliary_head():
+    """Whatever the second head says, ATRR's points are the same."""
+    points = []
+    for lean in (0.0, 50.0):
+        network = Recorder(Curved(outputs=4, scale=2))
+        with torch.no_grad():
+            list(network.network.parameters())[-1][-1] += lean
+        METHODS["atrr"](eps=0.1).loss(network, pixels(4), Y, KEYS)
+        points.append(network.seen[-1])
+    assert torch.equal(*points)
+
+
 def batch_norm_network(outputs: int) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, outputs)

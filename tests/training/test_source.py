@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
-from cpr_wrap.training.source import Source, epoch_order
+from cpr_wrap.training.source import Source, epoch_batches, epoch_order, steps_an_epoch
 from tests.training.making import stripes
 
 X, Y = stripes(12)
@@ -16,6 +16,24 @@ def test_order_is_a_permutation_that_changes_with_epoch_and_seed():
     assert torch.equal(first, epoch_order(1000, 0, 0))
     for other in (epoch_order(1000, 0, 1), epoch_order(1000, 1, 0)):
         assert (first == other).float().mean() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "sizes"),
+    [
+        (12, 4, [4, 4, 4]),
+        (14, 4, [4, 4, 4, 2]),
+        (13, 4, [4, 4, 5]),  # a single image is no batch
+        (3, 4, [3]),
+        (1, 4, [1]),
+        (3, 1, [1, 1, 1]),
+    ],
+)
+def test_an_epoch_holds_every_image_once_and_no_batch_of_a_single_one(count, size, sizes):
+    batches = epoch_batches(count, size, 0, 3)
+    assert [len(batch) for batch in batches] == sizes
+    assert steps_an_epoch(count, size) == len(sizes)
+    assert torch.equal(torch.cat(batches), epoch_order(count, 0, 3))
 
 
 def test_batches_are_the_images_asked_for():

@@ -16,10 +16,10 @@ from tests.training.making import plain_network, quick_recipe, stripes
 
 
 def main(folder: str, *methods: str) -> None:
-    """Train where shares differ in size, and where the last image leaves one process idle."""
+    """Train where shares differ in size, and where the last two images leave one process idle."""
     torch.set_num_threads(1)
     for name in methods:
-        recipe = quick_recipe(name, epochs=2, batch_size=11)
+        recipe = quick_recipe(name, epochs=2, batch_size=9)
         train(
             recipe,
             stripes(56),

@@ -159,7 +159,7 @@ def train(
 
 
 def _changed(recipe: Recipe, changes: Changes) -> Recipe:
-    from cpr_wrap.training import METHODS
+    from cpr_wrap.training import METHODS, FastAT
 
     names = ("network", "epochs", "batch_size", "lr", "seed")
     wanted = {name: getattr(changes, name) for name in names}
@@ -172,6 +172,8 @@ def _changed(recipe: Recipe, changes: Changes) -> Recipe:
         kind = METHODS[changes.method]
         common = {field.name for field in fields(kind)} & {field.name for field in fields(method)}
         kept = common & {"eps", "steps", "step_size", "norm"}
+        if FastAT in (kind, type(method)):
+            kept -= {"steps", "step_size"}  # one long step is fast AT's, and no other method's
         method = kind(**{name: getattr(method, name) for name in kept})
     if changes.eps is not None:
         method = method.scaled(changes.eps / _eps(method))
@@ -209,12 +211,27 @@ def _load(
     fit = None if address is None else load_network(address, pretrained=False).transform
     validation = None if options.validation is None else load_folder(options.validation, fit)
     if options.images is not None:
+        if options.validation is not None:
+            _check_classes(options.images, options.validation)
         return load_folder(options.images, fit, options.num), validation
     where = {"data_dir": options.data_dir, "download": options.download}
     data = load_data(recipe.dataset, "train", num=options.num, **where)  # type: ignore[arg-type]
     if validation is None:
         validation = load_data(recipe.dataset, "validation", **where)  # type: ignore[arg-type]
     return data, validation
+
+
+def _check_classes(images: Path, validation: Path) -> None:
+    """Classes are numbered by their folders, so a missing one would shift all that follow."""
+    ours, theirs = (
+        {entry.name for entry in folder.iterdir() if entry.is_dir()}
+        for folder in (images, validation)
+    )
+    if ours != theirs:
+        raise ValueError(
+            f"--validation: expected the class folders of {images}, got others in {validation}: "
+            f"{', '.join(sorted(ours ^ theirs))} only in one of both"
+        )
 
 
 def _print(result: TrainingResult, out: Path, common: Common) -> None:

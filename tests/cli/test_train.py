@@ -14,7 +14,7 @@ from PIL import Image
 import cpr_wrap.training
 from cpr_wrap.cli.train import Changes, _changed
 from cpr_wrap.data import load_data
-from cpr_wrap.training import AT, CCAT, RECIPES, TRADES, Standard
+from cpr_wrap.training import AT, CCAT, RECIPES, TRADES, FastAT, Standard
 from cpr_wrap.zoo import load
 
 
@@ -97,6 +97,18 @@ def test_an_image_folder_in_place_of_the_data_set(calls, images, type_command):
     assert len(watched["validation"]) == 12
 
 
+def test_validation_images_of_other_classes_are_refused(calls, images, tmp_path, type_command):
+    folder = tmp_path / "held-out"
+    (folder / "light").mkdir(parents=True)
+    Image.new("RGB", (16, 16), (220, 220, 220)).save(folder / "light" / "0.png")
+    words = ("--recipe", "cifar10-compact-at", "--out", "here", "--images", images)
+    answer = type_command("train", *words, "--validation", folder)
+    assert answer.exit_code == 1
+    assert "--validation: expected the class folders of" in answer.stderr
+    assert "dark only in one of both" in answer.stderr
+    assert not calls
+
+
 def test_a_timm_network_on_an_image_folder(images, type_command):
     words = ["--recipe", "cifar10-compact-at", "--method", "rcd", "--network", "timm:test_vit"]
     words += ["--from-scratch", "--images", images, "--epochs", "1", "--out", "here", "--device"]
@@ -132,6 +144,13 @@ def test_a_change_of_method_keeps_what_both_have():
     assert isinstance(other.method, CCAT)
     assert other.rule_settings == {}  # a radius is nothing to confidence rejection
     assert _changed(recipe, Changes(method="standard")).method == Standard()
+
+
+def test_a_single_long_step_stays_with_fast_at():
+    fast, slow = RECIPES["cifar10-compact-at"], RECIPES["mnist-compact-at"]
+    assert _changed(fast, Changes(method="at")).method == AT(eps=8 / 255)
+    assert _changed(fast, Changes(method="trades")).method.steps == TRADES().steps
+    assert _changed(slow, Changes(method="fast-at")).method == FastAT(eps=0.3)
 
 
 def test_a_change_of_eps_scales_the_step_too():

@@ -144,12 +144,18 @@ def make_card(
     """
     model = load(f"local:{folder}")
     config = json.loads((Path(folder) / CONFIG).read_text())
+    eps = config.get("eps", DEFAULT_EPS.get(data.name))
+    if eps is None:
+        raise ValueError(
+            f"{folder} was trained against nothing, and no eps is known for {data.name!r}; "
+            f"expected a model with eps in its config, or images of {', '.join(DEFAULT_EPS)}"
+        )
     first, last = int(data.indices[0]), int(data.indices[-1])
     figures = measure_figures(
         model,
         data.images,
         data.labels,
-        config.get("eps", DEFAULT_EPS[data.name]),
+        eps,
         data=f"test images {first} to {last} of {data.name}",
         pgd_steps=pgd_steps,
         autoattack=AutoAttackOnBase() if autoattack_images else None,

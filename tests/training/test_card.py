@@ -98,3 +98,22 @@ def test_a_card_is_made_of_a_folder_and_test_images(tmp_path):
     text = make_card(tmp_path, "stripes-at", data, autoattack_images=0).read_text()
     assert "On 24 images (test images 100 to 123 of mnist), Linf attacks with eps = 0.1" in text
     assert "AutoAttack" not in text
+
+
+def test_a_card_needs_an_eps_from_the_training_or_from_the_data_set(tmp_path):
+    x, y = stripes(24)
+    data = ImageData(
+        images=torch.nn.functional.pad(x, (1, 1, 1, 1)),
+        labels=y,
+        indices=torch.arange(24),
+        name="my-images",
+        part="folder",
+        num_classes=3,
+    )
+    for name in ("at", "standard"):
+        recipe = quick_recipe(name, epochs=1, network="lenet-compact")
+        train(recipe, data, out=tmp_path / name, progress=False)
+    text = make_card(tmp_path / "at", "mine", data, pgd_steps=2, autoattack_images=0).read_text()
+    assert "Linf attacks with eps = 0.1" in text
+    with pytest.raises(ValueError, match="no eps is known for 'my-images'; expected a model with"):
+        make_card(tmp_path / "standard", "mine", data, autoattack_images=0)

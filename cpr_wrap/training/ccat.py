@@ -36,7 +36,7 @@ class CCAT(AdversarialMethod):
 
     steps: int = 40
     start: Start = "ray-or-zero"
-    # As published; with backtracking, where no step that lowers the value is taken, the same as last.
+    # As published. Backtracking takes no step that lowers the value, so the last point is the best.
     keep: Keep = "best"
     rho: float = 10.0
     momentum: float = 0.9

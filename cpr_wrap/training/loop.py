@@ -38,7 +38,7 @@ def train(
     """Train a network.
 
     Started by `torchrun`, the processes share every batch and one result comes out: that of a
-    single process, but for rounding, dropout, and batch norm, which sees each process's share alone.
+    single process, but for rounding, dropout, and batch norm, which sees each share alone.
 
     Args:
         recipe: A recipe, or the name of one in `RECIPES`.

@@ -2,8 +2,10 @@
 
 `<data set>-<method>` is what the paper's appendix says. Where its published code does something
 else, `<data set>-<method>-published` is that. On SVHN all have the published code's augmentation:
-the text names none, and for TRADES that of CIFAR-10, which mirrors digits. `mnist-compact-<method>` and `cifar10-compact-at` are
-ours, for two cores and a quarter of an hour; the bundled models come from them.
+the text names none, and for TRADES that of CIFAR-10, which mirrors digits.
+
+`mnist-compact-<method>` and `cifar10-compact-at` are ours, for two cores and a quarter of an hour;
+the bundled models come from them.
 """
 
 from __future__ import annotations

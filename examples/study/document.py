@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cpr_wrap.report.wording import INTERVALS, MISSING, UPPER_BOUND
-from study import paper, sections
+from cpr_wrap.report.wording import MISSING, UPPER_BOUND
+from study import paper, reasons, sections, stage_sections
 from study.claims import CLAIMS
 from study.read import Results
-from study.tables import agreement, markdown
+from study.tables import agreement, markdown, same_order
 from study.verdict import Verdict
 
 COMMAND = "python examples/paper_study.py --document --publish docs/study"
@@ -29,15 +29,17 @@ def document(published: Path) -> str:
         _preface(results),
         *sections.cost(results),
         *_claims(results),
+        *_notes(published),
         *sections.main_table(results),
         *sections.check(results),
         *_agreement(results),
+        *sections.rejection(results),
         *sections.clean_table(results),
         *sections.calibration(results),
-        *sections.ccat(results),
-        *sections.attacks(results),
-        *sections.radius(results),
-        *sections.cifar10(results),
+        *stage_sections.ccat(results),
+        *stage_sections.attacks(results),
+        *stage_sections.radius(results),
+        *stage_sections.cifar10(results),
         *sections.audit(results),
         _repeat(),
     ]
@@ -60,7 +62,9 @@ def _preface(results: Results) -> str:
             f"{100 * paper.REJECT_RATE:g} % of the correctly classified validation images; RCD has "
             "no threshold, its reject class wins or loses; CPR has the paper's radius "
             f"{paper.RADIUS:g} and {paper.STEPS} steps of {paper.STEP_SIZE:g}.",
-            f"{INTERVALS} {UPPER_BOUND} The budgets `quick` and `standard` are those of "
+            "Intervals are 95 % intervals over images, not over attacks: exact (Clopper-Pearson) "
+            "for shares of images, which step losses are, and bootstrap for ramps. "
+            f"{UPPER_BOUND} The budgets `quick` and `standard` are those of "
             "`robustness_curve`; `quick` is a first look.",
         ]
     )
@@ -71,17 +75,34 @@ def _claims(results: Results) -> list[str]:
     lines = [[v.claim, f"**{v.verdict}**", ", ".join(v.limits) or MISSING] for v in verdicts]
     parts = ["## The paper's claims", markdown(["Claim", "here", "limits"], lines)]
     parts.append(
-        "Every verdict is computed: it follows the figures found, whether or not they are beyond "
-        "chance. What the images can and cannot decide is said with each."
+        "Every verdict is computed. A claim holds where everything it is about was measured and "
+        "every comparison that it makes is beyond chance, and does not hold where one is beyond "
+        "chance the other way; else it is undecided, whichever way the figures point. Comparisons "
+        "are made image by image. In brackets: how many errors only the first and only the second "
+        "has, with p of an exact sign test, or a 95 % bootstrap interval for ramps. The best of "
+        "each side is picked on the same images, which neither takes into account."
     )
     return [*parts, *map(_explained, verdicts)]
 
 
 def _explained(verdict: Verdict) -> str:
-    lines = [f"**{verdict.claim}:** {verdict.verdict}.", "", f"- Paper: {verdict.paper}."]
+    parts = [f"**{verdict.claim}:** {verdict.verdict}."]
+    if verdict.lines:
+        parts.append(markdown(list(verdict.head), list(verdict.lines)))
+    lines = [f"- Paper: {verdict.paper}."] if verdict.paper else []
     lines += [f"- Here: {text.rstrip('.')}." for text in verdict.measured]
     lines += [f"- {text}" for text in verdict.remarks]
-    return "\n".join(lines)
+    if lines:
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _notes(published: Path) -> list[str]:
+    """What was looked into where a claim fails or a figure is far off, written by people."""
+    file = published / "notes.md"
+    if not file.exists():
+        return []
+    return ["### What was looked into", file.read_text().strip()]
 
 
 def _agreement(results: Results) -> list[str]:
@@ -94,7 +115,21 @@ def _agreement(results: Results) -> list[str]:
         "and attacks differ, so that agreement within sampling error is not to be expected; the "
         "order of methods is."
     )
-    return [*parts, agreement(results)]
+    parts.append(agreement(results))
+    texts = []
+    for budget in paper.EPS:
+        agreed, total = same_order(results, budget)
+        if total:
+            texts.append(f"{agreed} of {total} under {budget} attacks")
+    if texts:
+        parts.append(
+            "Two methods come in the paper's order, of all pairs and losses in which it has one: "
+            f"{', '.join(texts)}."
+        )
+    if likely := reasons.likely(results):
+        parts.append("Likely reasons for differences:")
+        parts.append("\n".join(f"- {text}" for text in [*likely, reasons.SCALE]))
+    return parts
 
 
 def _repeat() -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
+from itertools import combinations
 
-from cpr_wrap.metrics import RobustnessCurve, clopper_pearson, parse_loss
+from cpr_wrap.metrics import Interval, RobustnessCurve, clopper_pearson, parse_loss
 from cpr_wrap.metrics.clean import robust_accuracy_with_detection
 from cpr_wrap.report import Cell, Column, Table
-from cpr_wrap.report.confidence import error_band, loss_intervals
+from cpr_wrap.report.confidence import loss_intervals
 from cpr_wrap.report.wording import MISSING, loss_text
 from study import paper
 from study.read import Result, Results
@@ -27,10 +27,23 @@ def markdown(head: Line, lines: list[Line]) -> str:
     return Table(columns=columns, rows=rows).render("markdown")
 
 
+def intervals(curve: RobustnessCurve, names: tuple[str, ...]) -> list[Interval]:
+    """Intervals of total robust losses: exact where a loss is a share of images.
+
+    A bootstrap of a few errors among many images is too narrow.
+    """
+    found = []
+    for name, interval in zip(names, loss_intervals(curve, names), strict=True):
+        each = curve.image_losses(name)
+        share = bool(((each == 0) | (each == 1)).all())
+        found.append(clopper_pearson(int(each.sum()), len(each)) if share else interval)
+    return found
+
+
 def loss_cells(curve: RobustnessCurve, names: tuple[str, ...], theirs: paper.Row) -> Line:
     """Our losses with their intervals, the paper's behind."""
     cells = []
-    for name, interval in zip(names, loss_intervals(curve, names), strict=True):
+    for name, interval in zip(names, intervals(curve, names), strict=True):
         ours = f"{curve.total_robust_loss(name):.3f} ({interval.low:.3f}–{interval.high:.3f})"
         cells.append(f"{ours} / {f'{theirs[name]:.3f}' if name in theirs else MISSING}")
     return cells
@@ -72,19 +85,27 @@ def ramps(table: dict[str, Result], figures: paper.Figures) -> str:
     return markdown(head, lines)
 
 
-def share(count: int, total: int) -> str:
+def share(count: int, total: int, *, digits: int = 2) -> str:
     """A share in percent with its exact interval."""
     if total == 0:
         return MISSING
     interval = clopper_pearson(count, total)
-    low, high = 100 * interval.low, 100 * interval.high
-    return f"{100 * count / total:.2f} ({low:.2f}–{high:.2f})"
+    ours, low, high = (
+        f"{100 * part:.{digits}f}" for part in (count / total, interval.low, interval.high)
+    )
+    return f"{ours} ({low}–{high})"
 
 
 def detection(result: Result) -> str:
     """Robust accuracy with detection, with its interval."""
-    kept = round(robust_accuracy_with_detection(result.curve.records) * result.images)
-    return share(kept, result.images)
+    count = round(robust_accuracy_with_detection(result.curve.records) * result.images)
+    return share(count, result.images)
+
+
+def kept(result: Result, alpha: float) -> str:
+    """Robustness with rejection at one alpha in percent, with its exact interval."""
+    count = round(result.curve.accuracy_at(alpha) * result.images)
+    return share(count, result.images, digits=1)
 
 
 def traditional(results: Results, figures: paper.Figures, stage: str = "main") -> str:
@@ -136,16 +157,8 @@ def curve_points(table: dict[str, Result]) -> str:
     """Robustness with rejection along alpha, in percent, with intervals."""
     alphas = (0.0, 0.05, 0.1, 0.3, 0.5, 1.0)
     lines = []
-    for method in MAIN:
-        if method not in table:
-            continue
-        curve = table[method].curve
-        band = error_band(curve, torch.tensor(alphas, dtype=torch.float64))
-        cells = [
-            f"{100 * curve.accuracy_at(alpha):.1f} ({100 * (1 - high):.1f}–{100 * (1 - low):.1f})"
-            for alpha, low, high in zip(alphas, band.low.tolist(), band.high.tolist(), strict=True)
-        ]
-        lines.append([method, *cells])
+    for method in dict.fromkeys([*(name for name in MAIN if name in table), *table]):
+        lines.append([method, *(kept(table[method], alpha) for alpha in alphas)])
     return markdown(["Method", *(f"α = {alpha:g}" for alpha in alphas)], lines)
 
 
@@ -159,8 +172,8 @@ def agreement(results: Results) -> str:
                 continue
             curve = table[method].curve
             inside, far, where = 0, 0.0, ""
-            intervals = loss_intervals(curve, tuple(figures))
-            for (name, theirs), interval in zip(figures.items(), intervals, strict=True):
+            found = intervals(curve, tuple(figures))
+            for (name, theirs), interval in zip(figures.items(), found, strict=True):
                 # The paper prints three digits.
                 inside += interval.low - 5e-4 <= theirs <= interval.high + 5e-4
                 gap = curve.total_robust_loss(name) - theirs
@@ -169,3 +182,47 @@ def agreement(results: Results) -> str:
             far_text = f"{far:+.3f} at {where}"
             lines.append([method, budget, f"{inside} of {len(figures)}", far_text])
     return markdown(["Method", "attacks", "within our interval", "largest difference"], lines)
+
+
+def same_order(results: Results, budget: str) -> tuple[int, int]:
+    """How often two methods come in the paper's order, of all pairs and losses that it orders.
+
+    Returns:
+        Pairs in its order, and all pairs; those that differ here by nothing are in no order.
+    """
+    table, figures = results.table(budget), paper.LOSSES[budget]
+    agreed = total = 0
+    for first, second in combinations([name for name in figures if name in table], 2):
+        for name in figures[first]:
+            theirs = figures[first][name] - figures[second][name]
+            if theirs:
+                curves = (table[method].curve for method in (first, second))
+                ours, other = (curve.total_robust_loss(name) for curve in curves)
+                agreed += (ours - other) * theirs > 0
+                total += 1
+    return agreed, total
+
+
+def with_and_without(results: Results) -> str:
+    """The same network with CPR and without rejection, along alpha, in percent."""
+    alphas = (0.0, 0.5, 1.0)
+    lines = []
+    for budget, eps in paper.EPS.items():
+        table = results.table(budget)
+        for base in ("AT", "TRADES"):
+            plain, cpr = table.get(base), table.get(f"{base}+CPR")
+            if plain is None or cpr is None:
+                continue
+            level = plain.curve.accuracy_at(0.0)
+            below = [step for step in range(101) if cpr.curve.accuracy_at(step / 100) < level]
+            ahead = f"up to {below[0] / 100 - 0.01:.2f}" if below else "everywhere"
+            lines.append(
+                [
+                    f"{base}, ε = {eps:g}",
+                    kept(plain, 0.0),
+                    *(kept(cpr, alpha) for alpha in alphas),
+                    "nowhere" if below and below[0] == 0 else ahead,
+                ]
+            )
+    head = ["Network", "no rejection", *(f"CPR, α = {alpha:g}" for alpha in alphas)]
+    return markdown([*head, "α where CPR is not behind"], lines) if lines else ""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from cpr_wrap.attacks.adaptive import Attack, Halving, Stage
-from cpr_wrap.evaluation.block import Found
+from cpr_wrap.evaluation import ranks
+from cpr_wrap.evaluation.block import Block, Found
 from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block
-from cpr_wrap.evaluation.store import Store
-from cpr_wrap.meter import Passes
+from cpr_wrap.evaluation.store import Store, Unit
 from cpr_wrap.objective import Goal
 
 
@@ -32,7 +32,7 @@ def ablation_table(
     store: Store | None,
     device: torch.device,
 ) -> list[dict[str, Any]]:
-    """Run each attack of a plan by itself.
+    """Run each attack of a plan by itself; every rank takes its share of the blocks.
 
     An outer attack is measured by the robustness at alpha = 0 that it leaves; an inner one by the
     robustness at alpha = 1, with the accepted mistakes of the whole ensemble given.
@@ -51,34 +51,54 @@ def ablation_table(
     for stage in work.stages:
         if not isinstance(stage, Halving) and _goal(stage) is not Goal.MISTAKE:
             groups.setdefault((_goal(stage), _name(stage)), []).append(stage)
-    rows = []
-    for (goal, name), stages in groups.items():
+    mine: dict[int, _Tally] = {}
+    for place, ((goal, name), stages) in enumerate(groups.items()):
         alone = replace(work, stages=tuple(stages), plan=f"alone-{goal.name}-{_safe(name)}")
-        errors = found = count = 0
-        passes = Passes()
-        for part, known in zip(images, outer, strict=True):
+        for number, (part, known) in enumerate(zip(images, outer, strict=True)):
+            if number % ranks.world_size() != ranks.rank():
+                continue
             given = None if goal is Goal.ACCEPTED_MISTAKE else known.to(device)
-            block, units = evaluate_block(alone, part.to(device), store, given=given)
-            broken = block.found[Goal.ACCEPTED_MISTAKE].known
-            rejected = block.found[Goal.REJECTED].distance
-            limit = work.eps if goal is Goal.REJECTED else 0.0
-            errors += int((broken | (rejected <= limit)).sum())
-            found += int(
-                (block.found[goal].distance > 0).logical_and(block.found[goal].known).sum()
-            )
-            count += len(block)
-            passes = sum((unit.passes for unit in units), passes)
-        rows.append(
-            {
-                "attack": name,
-                "goal": goal.value,
-                "alpha": 1.0 if goal is Goal.REJECTED else 0.0,
-                "robustness": 1 - errors / count,
-                "found": found,
-                "passes_per_image": passes.total / count,
-            }
-        )
-    return rows
+            with ranks.explain_failure(number):
+                done = evaluate_block(alone, part.to(device), store, given=given)
+            mine[place * len(images) + number] = _tally(*done, goal, work.eps)
+    everyone = ranks.gather(mine)
+    return [
+        _row(goal, name, [everyone[place * len(images) + n] for n in range(len(images))])
+        for place, (goal, name) in enumerate(groups)
+    ]
+
+
+class _Tally(NamedTuple):
+    """What one attack did to one block."""
+
+    errors: int
+    found: int
+    images: int
+    passes: int
+
+
+def _tally(block: Block, units: Sequence[Unit], goal: Goal, eps: float) -> _Tally:
+    broken = block.found[Goal.ACCEPTED_MISTAKE].known
+    limit = eps if goal is Goal.REJECTED else 0.0
+    found = block.found[goal]
+    return _Tally(
+        errors=int((broken | (block.found[Goal.REJECTED].distance <= limit)).sum()),
+        found=int((found.known & (found.distance > 0)).sum()),
+        images=len(block),
+        passes=sum(unit.passes.total for unit in units),
+    )
+
+
+def _row(goal: Goal, name: str, blocks: Sequence[_Tally]) -> dict[str, Any]:
+    count = sum(block.images for block in blocks)
+    return {
+        "attack": name,
+        "goal": goal.value,
+        "alpha": 1.0 if goal is Goal.REJECTED else 0.0,
+        "robustness": 1 - sum(block.errors for block in blocks) / count,
+        "found": sum(block.found for block in blocks),
+        "passes_per_image": sum(block.passes for block in blocks) / count,
+    }
 
 
 def _safe(name: str) -> str:

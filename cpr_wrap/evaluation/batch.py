@@ -15,6 +15,17 @@ _MOST_ELSEWHERE = 2048
 _SHARE = 0.4  # of the free memory; a search holds several tensors beside the graph
 
 
+# Only GPUs have an exception of their own; elsewhere torch raises a RuntimeError that says so.
+_COMPLAINTS = ("out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error would not have come with a smaller batch."""
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _COMPLAINTS)
+
+
 def graph_bytes(model: SelectiveClassifier, x: Tensor) -> int:
     """Memory that the graph of one forward at `x` `(1, ...)` keeps alive, in bytes."""
     kept: dict[int, int] = {}
@@ -37,7 +48,9 @@ def graph_bytes(model: SelectiveClassifier, x: Tensor) -> int:
 def free_bytes(device: torch.device) -> int:
     """Free memory of a device, in bytes."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        # What torch keeps for later use is free too, or a second run would find less than a first.
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + idle
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):  # not every system tells
@@ -53,5 +66,7 @@ def auto_batch_size(model: SelectiveClassifier, x: Tensor) -> int:
     """
     # Two graphs at once: objectives that read T(z) differentiate at z and at T(z).
     fits = _SHARE * free_bytes(x.device) / (2 * graph_bytes(model, x))
+    if x.device.type == "cpu":
+        fits /= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun's; all share this memory
     most = _MOST.get(x.device.type, _MOST_ELSEWHERE)
     return int(2 ** (max(1, min(most, int(fits))).bit_length() - 1))

@@ -110,10 +110,11 @@ class Block:
         norm: str,
         batch_size: int,
         steering: Steering | None = None,
+        searcher: SelectiveClassifier | None = None,
     ) -> None:
         self.model = model
         self.steering = steering or Steering()
-        self.searcher = self.steering.model(model)
+        self.searcher = searcher or self.steering.model(model)
         self.x, self.y, self.index = x, y, index
         self.eps = eps
         self.ball: Ball = ball(norm)

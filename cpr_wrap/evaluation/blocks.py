@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from cpr_wrap.attacks.adaptive import Attack, Stage
 from cpr_wrap.attacks.ensemble import MOST_TARGETS
+from cpr_wrap.evaluation.batch import is_out_of_memory
 from cpr_wrap.evaluation.block import Block, Found, rank_targets
 from cpr_wrap.evaluation.engine import run_stage
 from cpr_wrap.evaluation.steering import Steering
@@ -53,6 +55,11 @@ class Work:
     batch_size: int
     steering: Steering
     plan: str = "main"
+
+    @cached_property
+    def searcher(self) -> SelectiveClassifier:
+        """What searches run, made once: compiling a copy for every block would cost more."""
+        return self.steering.model(self.model)
 
     def settings(self) -> dict[str, Any]:
         """All of it but the model's weights, as plain data."""
@@ -117,6 +124,7 @@ def evaluate_block(
         norm=work.norm,
         batch_size=work.batch_size,
         steering=work.steering,
+        searcher=work.searcher,
     )
     if given is not None:
         block.found[Goal.ACCEPTED_MISTAKE] = given
@@ -147,7 +155,9 @@ def _do(block: Block, work: Work, number: int) -> Unit:
             try:
                 name = _run(block, work, number)
                 break
-            except (torch.OutOfMemoryError, MemoryError) as error:
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
                 if block.batch_size == 1:
                     raise RuntimeError(
                         "out of memory with a batch of a single image; use a smaller network or "

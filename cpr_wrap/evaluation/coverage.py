@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cpr_wrap.evaluation.batch import is_out_of_memory
 from cpr_wrap.metrics import RiskCoverage, RobustnessCurve, risk_coverage
 from cpr_wrap.selective import SelectiveClassifier
 
@@ -38,8 +39,8 @@ def _ask(model: SelectiveClassifier, x: Tensor, batch_size: int) -> tuple[Tensor
     device = next((p.device for p in model.base.parameters()), x.device)
     try:
         parts = [model.judge(part.to(device)) for part in x.split(batch_size)]
-    except torch.OutOfMemoryError:
-        if batch_size == 1:
+    except (RuntimeError, MemoryError) as error:
+        if batch_size == 1 or not is_out_of_memory(error):
             raise
         return _ask(model, x, batch_size // 2)
     score = torch.cat([part.score for part in parts]).cpu()

@@ -154,8 +154,8 @@ def _evaluate(
         for number, rows in enumerate(split(len(source), block_size)):
             if number % ranks.world_size() != ranks.rank():
                 continue
-            images = source.block(rows, *place)
             with ranks.explain_failure(number):
+                images = source.block(rows, *place)
                 block, units = evaluate_block(work, images, store, listener=reporter.listen)
             reporter.block_done(block)
             mine[number] = finish(block, units)

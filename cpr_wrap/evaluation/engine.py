@@ -34,16 +34,17 @@ def _run_proposer(block: Block, stage: Stage, seed: int) -> None:
     image = (~block.settled(goal)).nonzero().flatten()
     if len(image) == 0:
         return
-    points = stage.perturb(
-        block.model,
-        block.x[image],
-        block.y[image],
-        block.eps,
-        norm=block.ball.name,
-        seed=seed,
-        index=block.index[image],
-    )
-    block.consider(image, points, goal, block.eps, Origin(attack=stage.name))
+    for rows in image.split(block.batch_size):
+        points = stage.perturb(
+            block.model,
+            block.x[rows],
+            block.y[rows],
+            block.eps,
+            norm=block.ball.name,
+            seed=seed,
+            index=block.index[rows],
+        )
+        block.consider(rows, points, goal, block.eps, Origin(attack=stage.name))
 
 
 def _run_attack(block: Block, attack: Attack, seed: int) -> None:
@@ -177,9 +178,11 @@ class Search:
         model = block.model
         self.rule = model.rule.stand_in() if attack.steer else model.rule
         # Rules that read their verdict off the outputs know it exactly at every point.
-        self.exact = attack.goal is Goal.MISTAKE or not model.rule.needs_gradient
+        readable = attack.goal is Goal.MISTAKE or not model.rule.needs_gradient
+        self.exact = readable and block.steering.exact
         self.shadow = attack.objective.shadow
         self.rows = self._all_rows(image)
+        self.image_of_row: list[int] = self.rows.image.tolist()
         self.poll = 1 if block.x.device.type == "cpu" else 4
         self.best_of_image = _Candidates.none(block.x)
 
@@ -262,7 +265,7 @@ class Search:
         """Fill the batch up with rows whose images are still open."""
         done = self.block.settled(self.attack.goal).tolist()
         done_in_ball = self._reached().tolist()
-        images = self.rows.image.tolist()
+        images = self.image_of_row
         new: list[int] = []
         while queue and len(ages) + len(new) < self.block.batch_size:
             row = queue.popleft()
@@ -295,7 +298,7 @@ class Search:
         z = climb.z.detach().requires_grad_()
         y = self.block.y[active.image]
         objective = self.attack.objective
-        with torch.enable_grad(), self.block.steering.autocast(z.device):
+        with torch.enable_grad(), self.block.steering.context(z.device):
             view = self.rule.view(self.block.searcher, z, shadow=self.shadow)
             if last:
                 value = torch.stack(objective.terms(view, y, active.target)).sum(dim=0).detach()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +45,30 @@ class Steering:
             base.compile()
         return SelectiveClassifier(base, model.rule, model.source)
 
-    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+    @property
+    def exact(self) -> bool:
+        """Whether a search sees what the judge will see, but for rounding in the last digits."""
+        return self.dtype is None
+
+    @contextmanager
+    def context(self, device: torch.device) -> Iterator[None]:
         """The context to search in."""
-        if self.dtype is None:
-            return nullcontext()
-        return torch.autocast(device.type, dtype=_DTYPES[self.dtype])
+        with ExitStack() as stack:
+            if self.dtype is not None:
+                stack.enter_context(torch.autocast(device.type, dtype=_DTYPES[self.dtype]))
+            if self.compile:
+                stack.enter_context(_graphs_used_twice())
+            yield
+
+
+def _graphs_used_twice() -> AbstractContextManager[Any]:
+    """Let compiled networks be differentiated twice at one point, as T and objectives need it.
+
+    Since 2.6, torch reuses a graph's buffers in its first backward and refuses a second one.
+    """
+    import torch._functorch.config as config
+
+    if not hasattr(config, "donated_buffer"):
+        return nullcontext()
+    change: AbstractContextManager[Any] = config.patch(donated_buffer=False)
+    return change

@@ -59,6 +59,7 @@ class Unit:
             tensors that a stage sets (clean labels, target order).
         origins: Per goal, where the points come from, as plain data.
         note: Anything worth telling, e.g. a smaller batch after running out of memory.
+        batch_size: The block's batch size from here on, where memory ran out; 0 elsewhere.
     """
 
     stage: str
@@ -67,9 +68,11 @@ class Unit:
     tensors: Mapping[str, Tensor]
     origins: Mapping[str, list[dict[str, Any]]]
     note: str = ""
+    batch_size: int = 0
 
     def replay(self, block: Block) -> None:
         """Bring a block to the state that the stage left it in."""
+        block.batch_size = self.batch_size or block.batch_size
         for goal, found in block.found.items():
             image = self.tensors.get(f"{goal.name}.image")
             if image is None:
@@ -127,6 +130,7 @@ class Recorder:
             tensors=tensors,
             origins=origins,
             note=note,
+            batch_size=self.block.batch_size if note else 0,
         )
 
 
@@ -181,6 +185,7 @@ class Store:
             "seconds": unit.seconds,
             "origins": unit.origins,
             "note": unit.note,
+            "batch_size": unit.batch_size,
         }
         tensors = {name: tensor.contiguous() for name, tensor in unit.tensors.items()}
         data = save(tensors, metadata={"unit": json.dumps(head)})
@@ -201,6 +206,7 @@ class Store:
             tensors=tensors,
             origins=head["origins"],
             note=head["note"],
+            batch_size=head.get("batch_size", 0),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from cpr_wrap.evaluation import robustness_curve, save_result
 from tests.evaluation.test_curve import make
 
 
-def main(out: str, store: str, fail_on: str) -> None:
+def main(out: str, store: str, fail_on: str, how: str, block_size: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     # Each rank finds another amount of memory free.
@@ -26,12 +27,18 @@ def main(out: str, store: str, fail_on: str) -> None:
         def fail(module, args):
             calls.append(1)
             if len(calls) > 60:
+                if how == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
                 raise ValueError("this network has had enough")
 
         model.base.register_forward_pre_hook(fail)
     heard = []
     curve = robustness_curve(
-        model, x, y, 0.1, budget="quick", block_size=2, store=store, progress=heard.append
+        *(model, x, y, 0.1),
+        budget="quick",
+        block_size=int(block_size),
+        store=store,
+        progress=heard.append,
     )
     if dist.get_rank() == 0:
         save_result(curve, out)

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from cpr_wrap.attacks.adaptive import Attack, Halving
 from cpr_wrap.attacks.ensemble import Quick, Standard
-from cpr_wrap.evaluation import robustness_curve, verify_curve
+from cpr_wrap.evaluation import ablation, robustness_curve, verify_curve
 from cpr_wrap.evaluation.block import Block, rank_targets
 from cpr_wrap.evaluation.engine import run_stage
 from cpr_wrap.evaluation.progress import Status
@@ -158,6 +158,34 @@ def test_ablation_runs_every_attack_alone():
     for (goal, _), row in rows.items():
         ensemble = curve.accuracy_at(1.0 if goal == "rejected" else 0.0)
         assert row["robustness"] >= ensemble - 1e-12
+
+
+def test_ranks_share_the_work_of_an_ablation(monkeypatch):
+    model, x, y = make("confidence", count=5)
+    settings = {"eps": 0.1, "budget": "quick", "block_size": 2, "ablation": True}
+    shares = []
+
+    def table(world, rank, everything=None):
+        def gather(mine):
+            shares.append(mine)
+            return everything or mine
+
+        monkeypatch.setattr(ablation.ranks, "world_size", lambda: world)
+        monkeypatch.setattr(ablation.ranks, "rank", lambda: rank)
+        monkeypatch.setattr(ablation.ranks, "gather", gather)
+        return ablation.ablation_table(*asked)
+
+    asked = []
+    monkeypatch.setattr(
+        "cpr_wrap.evaluation.curve.ablation_table", lambda *args: asked.extend(args) or []
+    )
+    robustness_curve(model, x, y, **settings)
+    alone = table(1, 0)
+    (everything,) = shares
+    assert [table(3, rank, everything) for rank in range(3)] == [alone] * 3
+    parts = shares[1:]
+    assert sum(len(part) for part in parts) == len(everything)
+    assert {key: value for part in parts for key, value in part.items()} == everything
 
 
 def test_progress_is_told_and_reaches_the_end():

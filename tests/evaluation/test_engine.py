@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from cpr_wrap import load, load_data
 from cpr_wrap.attacks.adaptive import KNOWN, Attack, Halving
 from cpr_wrap.attacks.ensemble import BUDGETS, Paper, backtracking
 from cpr_wrap.evaluation import robustness_curve, verify_curve
-from cpr_wrap.evaluation.batch import auto_batch_size, free_bytes, graph_bytes
+from cpr_wrap.evaluation.batch import auto_batch_size, free_bytes, graph_bytes, is_out_of_memory
 from cpr_wrap.evaluation.block import Block, rank_targets
 from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block
 from cpr_wrap.evaluation.engine import Search, run_stage
@@ -16,7 +19,7 @@ from cpr_wrap.evaluation.steering import Steering
 from cpr_wrap.meter import count_passes
 from cpr_wrap.objective import Goal, confident_mistake, lost_margin, low_confidence
 from cpr_wrap.rules import AcceptAll, Confidence, CPRWrapper
-from cpr_wrap.rules.cpr import consistent_mistake, disagreement
+from cpr_wrap.rules.cpr import consistent_mistake, disagreement, orthogonal_mistake
 from cpr_wrap.selective import SelectiveClassifier
 from tests.evaluation.test_curve import make
 from tests.toys import Curved, Line, Linear, pixels
@@ -182,8 +185,6 @@ def test_pdia_aims_at_the_true_class_too():
         seen.append(target.tolist())
         return terms(view, labels, target)
 
-    from dataclasses import replace
-
     attack = Attack(
         objective=replace(objective, terms=spy),
         goal=Goal.REJECTED,
@@ -311,3 +312,154 @@ def test_looking_less_often_ends_all_the_same_and_finds_as_much(name, monkeypatc
     assert verify_curve(model, seldom).holds
     assert torch.equal(often.records.outer_broken, seldom.records.outer_broken)
     assert abs(often.robust_error - seldom.robust_error) < 0.2
+
+
+class Elsewhere:
+    """An attack from elsewhere that notes how many images it gets at once."""
+
+    name = "elsewhere"
+
+    def __init__(self, room=8):
+        self.room, self.seen = room, []
+
+    def __repr__(self):
+        return "Elsewhere()"
+
+    def perturb(self, model, x, y, eps, *, norm, seed, index):
+        if len(x) > self.room:
+            raise torch.OutOfMemoryError("out of memory")
+        self.seen.append(index.tolist())
+        return x + 0.9 * eps
+
+
+def test_attacks_from_elsewhere_keep_to_the_batch_size():
+    model, x, y = make("none")
+    whole, parts = Elsewhere(), Elsewhere()
+    blocks = [block_of(model, x, y, eps=1.0, batch_size=size) for size in (8, 3)]
+    for block, attack in zip(blocks, (whole, parts), strict=True):
+        run_stage(block, attack, seed=0)
+    assert [number for part in parts.seen for number in part] == whole.seen[0]
+    assert max(map(len, parts.seen)) == 3
+    goal = Goal.ACCEPTED_MISTAKE
+    assert blocks[0].found[goal].distance.isfinite().any()
+    assert torch.equal(*(block.found[goal].distance for block in blocks))
+
+
+def test_attacks_from_elsewhere_run_out_of_memory_like_ours():
+    model, x, y = make("confidence")
+    attack = Elsewhere(room=2)
+    curve = robustness_curve(model, x, y, 0.1, budget="quick", batch_size=8, extras=[attack])
+    assert max(map(len, attack.seen)) == 2
+    assert any("redone with batches of 2" in note for note in curve.details["notes"])
+
+
+def test_every_device_has_its_own_words_for_being_full():
+    with pytest.raises(RuntimeError) as real:
+        torch.empty(2**50, dtype=torch.uint8)  # of the CPU's memory
+    assert is_out_of_memory(real.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA"))
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"))
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+def test_processes_on_one_cpu_share_its_memory(monkeypatch):
+    model, x, _ = make("confidence")
+    room = 2 * graph_bytes(model, x[:1]) * 40 / 0.4
+    monkeypatch.setattr("cpr_wrap.evaluation.batch.free_bytes", lambda _: room)
+    assert auto_batch_size(model, x[:1]) == 32
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert auto_batch_size(model, x[:1]) == 8
+
+
+def test_memory_that_torch_keeps_for_later_is_free(monkeypatch):
+    numbers = {"mem_get_info": (100, 1000), "memory_reserved": 700, "memory_allocated": 300}
+    for name, number in numbers.items():
+        monkeypatch.setattr(torch.cuda, name, lambda _, number=number: number)
+    assert free_bytes(torch.device("cuda", 0)) == 100 + 400
+
+
+def test_a_compiled_copy_is_made_once_and_differentiated_twice(monkeypatch):
+    plain, copies = torch.nn.Module.compile, []
+
+    def compile_without_code(self):
+        copies.append(self)
+        plain(self, backend="aot_eager")  # all of torch.compile but the code generation
+
+    monkeypatch.setattr(torch.nn.Module, "compile", compile_without_code)
+    model = CPRWrapper(small_cnn(), radius=0.02, steps=3, step_size=0.01)
+    x = torch.rand(2, 1, 8, 8)
+    y = model.logits(x).argmax(dim=1)
+    curve = robustness_curve(model, x, y, 0.05, budget="quick", compile=True, block_size=1)
+    assert len(copies) == 1
+    assert verify_curve(model, curve).holds
+    block = Block(
+        *(model, x, y, y), eps=0.05, norm="Linf", batch_size=4, steering=Steering(compile=True)
+    )
+    rank_targets(block, 1)
+    run_stage(block, outer(objective=orthogonal_mistake, targets=1, iterations=2), seed=0)
+
+
+class Coarse(torch.nn.Module):
+    """Class 1 from 0.6175 on; in bf16, whose numbers near 100 are 0.5 apart, from 0.594 on."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(1, 2)
+        self.line.weight = torch.nn.Parameter(torch.tensor([[0.0], [8.0]]))
+        self.line.bias = torch.nn.Parameter(torch.tensor([100.24, 95.3]))
+        self.eval()
+
+    def forward(self, x):
+        return self.line(x)
+
+
+def test_a_false_alarm_of_cheap_arithmetic_does_not_end_a_climb():
+    model = SelectiveClassifier(Coarse(), AcceptAll())
+    x, y = torch.tensor([[0.5]]), torch.tensor([0])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model.logits(torch.tensor([[0.6]])).argmax() == 1
+    assert model.logits(torch.tensor([[0.6]])).argmax() == 0
+    climb = {"goal": Goal.MISTAKE, "iterations": 20, "step": 0.05, "momentum": 0.0}
+    for dtype in (None, "bf16"):
+        block = Block(
+            *(model, x, y, y),
+            eps=0.2,
+            norm="Linf",
+            batch_size=4,
+            steering=Steering(dtype=dtype),
+        )
+        run_stage(block, Attack(objective=lost_margin, **climb), seed=0)
+        assert block.found[Goal.MISTAKE].known.all()
+        assert block.found[Goal.MISTAKE].distance >= 0.1175
+
+
+class Brief:
+    """`quick` with a fifth of its iterations."""
+
+    name = "brief"
+
+    def stages(self, rule, eps):
+        return tuple(
+            replace(stage, iterations=max(2, stage.iterations // 5), rounds=min(stage.rounds, 2))
+            if isinstance(stage, Attack)
+            else stage
+            for stage in BUDGETS["quick"].stages(rule, eps)
+        )
+
+
+@pytest.mark.parametrize(
+    "budget", [pytest.param(Brief(), id="brief"), pytest.param("quick", marks=pytest.mark.slow)]
+)
+def test_another_batch_size_moves_at_most_one_image_in_a_hundred(budget):
+    model = load("bundled:mnist-compact-at", rule="cpr", radius=0.1, steps=3, step_size=0.05)
+    data = load_data("mnist", "robust", num=100)
+    one, two = (
+        robustness_curve(model, data.images, data.labels, 0.4, budget=budget, batch_size=size)
+        for size in (128, 48)
+    )
+    assert one.error_at(1.0) > 0.2  # there is something to move
+    same = (one.records.outer_broken == two.records.outer_broken) & torch.isclose(
+        one.records.rejected_radius, two.records.rejected_radius, rtol=0, atol=1e-5
+    )
+    assert int((~same).sum()) <= 1

@@ -17,13 +17,18 @@ ROOT = Path(__file__).parents[2]
 
 
 def torchrun(
-    processes: int, out: Path, store: Path, fail_on: str = ""
+    processes: int,
+    out: Path,
+    store: Path,
+    fail_on: str = "",
+    how: str = "raise",
+    block_size: int = 2,
 ) -> subprocess.CompletedProcess:
     out.mkdir(parents=True, exist_ok=True)
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
         *("--nproc-per-node", str(processes), "-m", "tests.evaluation.shards_script"),
-        *(str(out), str(store), fail_on),
+        *(str(out), str(store), fail_on, how, str(block_size)),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
@@ -58,6 +63,20 @@ def test_a_rank_that_dies_says_so_and_any_number_of_ranks_resumes(tmp_path):
     settings = {"eps": 0.1, "budget": "quick", "block_size": 2}
     resumed = robustness_curve(model, x, y, store=tmp_path / "store", **settings)
     assert resumed.records == robustness_curve(model, x, y, **settings).records
+
+
+def test_a_rank_that_is_killed_ends_the_run_and_more_ranks_than_blocks_finish_it(tmp_path):
+    store = tmp_path / "store"
+    done = torchrun(2, tmp_path / "dead", store, fail_on="1", how="kill", block_size=4)
+    assert done.returncode != 0
+    assert "Signal 9 (SIGKILL)" in done.stderr
+    assert not (tmp_path / "dead" / "result.json").exists()
+    assert list(store.rglob("*.safetensors"))
+    done = torchrun(3, tmp_path / "three", store, block_size=4)
+    assert done.returncode == 0, done.stderr
+    model, x, y = make("cpr")
+    alone = robustness_curve(model, x, y, 0.1, budget="quick", block_size=4, batch_size=3)
+    assert load_result(tmp_path / "three").records == alone.records
 
 
 def test_alone_there_is_one_rank_and_errors_stay_as_they_are():

@@ -104,6 +104,29 @@ def test_more_images_reuse_the_blocks_that_are_there(tmp_path):
     assert all(after[file] == stamp for file, stamp in before.items())
 
 
+def test_a_batch_that_memory_made_smaller_stays_so_after_a_resume(tmp_path):
+    model, x, y = make("confidence")
+
+    def refuse(module, args):
+        if len(args[0]) > 4:
+            raise torch.OutOfMemoryError("out of memory")
+
+    settings = {"eps": 0.1, "budget": "quick", "batch_size": 8, "store": tmp_path}
+    hook = model.base.register_forward_pre_hook(refuse)
+    whole = robustness_curve(model, x, y, **settings)
+    hook.remove()
+    for file in units(tmp_path)[1:]:  # killed after the first unit
+        file.unlink()
+    sizes = []
+    model.base.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    resumed = robustness_curve(model, x, y, **settings)
+    assert resumed.records == whole.records
+    assert resumed.details["passes_total"] == whole.details["passes_total"]
+    assert resumed.details["notes"] == whole.details["notes"] != []
+    # Afterwards risk and coverage are measured, in batches of their own.
+    assert max(sizes[:-2]) == 4
+
+
 def test_digests_tell_values_types_shapes_and_names_apart():
     a = torch.arange(4)
     assert digest(a) == digest(a.clone())

@@ -62,6 +62,9 @@ class RunOptions:
         seed: Seed of all random starts.
         batch_size: Rows in a batch.
         block_size: Images that are worked on together.
+        dtype: Precision to search in.
+        compile: Whether to search with a compiled network.
+        channels_last: Whether to search with a network in that memory format.
         out: The result folder.
         store: Where finished work is kept.
         name: What to call the run.
@@ -90,6 +93,13 @@ class RunOptions:
         int | None,
         option("Images worked on together, by one process; by default 128.", min=1),
     ] = None
+    dtype: Annotated[
+        str | None, option("Search in bf16 or fp16; the model's own precision judges.")
+    ] = None
+    compile: Annotated[bool, option("Search with a compiled copy.", "--compile")] = False
+    channels_last: Annotated[
+        bool, option("Search with a channels-last copy.", "--channels-last")
+    ] = False
     out: Annotated[Path | None, option("Result folder; by default runs/NAME.")] = None
     store: Annotated[
         Path | None,
@@ -218,6 +228,9 @@ def _evaluate(task: _Task, run: RunOptions, common: Common, *, leads: bool) -> N
             indices=task.data.indices.tolist(),
             ablation=run.ablation,
             progress=True,
+            dtype=run.dtype,
+            compile=run.compile,
+            channels_last=run.channels_last,
         )
         if not leads:
             return

@@ -36,6 +36,7 @@ def test_the_library_is_called_with_what_was_typed(saved, calls, type_command):
     words += ["--step-size", "1/100", "--budget", "paper", "--seed", "5", "--store", "kept"]
     words += ["--batch-size", "32", "--block-size", "4"]
     words += ["--alphas", "0,1/2,1", "--ablation", "--out", "here"]
+    words += ["--dtype", "bf16", "--compile", "--channels-last"]
     answer = type_command("curve", f"local:{saved}", *words)
     assert answer.exit_code == 0, answer.output
     [((model, x, y, eps), options)] = calls
@@ -53,6 +54,9 @@ def test_the_library_is_called_with_what_was_typed(saved, calls, type_command):
         "indices": list(range(8)),
         "ablation": True,
         "progress": True,
+        "dtype": "bf16",
+        "compile": True,
+        "channels_last": True,
     }
 
 

@@ -7,19 +7,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cpr_wrap import load, load_data
 from cpr_wrap.attacks.adaptive import KNOWN, Attack, Halving
 from cpr_wrap.attacks.ensemble import BUDGETS, Paper, backtracking
 from cpr_wrap.evaluation import robustness_curve, verify_curve
-from cpr_wrap.evaluation.batch import auto_batch_size, free_bytes, graph_bytes, is_out_of_memory
 from cpr_wrap.evaluation.block import Block, rank_targets
 from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block
 from cpr_wrap.evaluation.engine import Search, run_stage
 from cpr_wrap.evaluation.steering import Steering
 from cpr_wrap.meter import count_passes
 from cpr_wrap.objective import Goal, confident_mistake, lost_margin, low_confidence
-from cpr_wrap.rules import AcceptAll, Confidence, CPRWrapper
-from cpr_wrap.rules.cpr import consistent_mistake, disagreement, orthogonal_mistake
+from cpr_wrap.rules import AcceptAll, Confidence
+from cpr_wrap.rules.cpr import consistent_mistake, disagreement
 from cpr_wrap.selective import SelectiveClassifier
 from tests.evaluation.test_curve import make
 from tests.toys import Curved, Line, Linear, pixels
@@ -225,60 +223,6 @@ def test_no_memory_for_a_single_image_is_said():
         robustness_curve(model, x, y, 0.1, budget="quick", batch_size=2)
 
 
-def test_batch_size_follows_free_memory(monkeypatch):
-    model, x, _ = make("confidence")
-    one = x[:1]
-    assert auto_batch_size(model, one) == 256
-    room = 2 * graph_bytes(model, one) * 20 / 0.4
-    monkeypatch.setattr("cpr_wrap.evaluation.batch.free_bytes", lambda _: room)
-    assert auto_batch_size(model, one) == 16
-    monkeypatch.setattr("cpr_wrap.evaluation.batch.free_bytes", lambda _: 1)
-    assert auto_batch_size(model, one) == 1
-
-
-def test_free_memory_is_known_or_guessed(monkeypatch):
-    assert free_bytes(torch.device("cpu")) > 0
-
-    def unknown(_):
-        raise ValueError
-
-    monkeypatch.setattr("os.sysconf", unknown)
-    assert free_bytes(torch.device("cpu")) == 2 * 2**30
-
-
-def small_cnn():
-    torch.manual_seed(0)
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 4)
-    ).eval()
-
-
-def test_steering_leaves_the_model_alone_and_the_verdict_to_it():
-    net = small_cnn()
-    model = CPRWrapper(net, radius=0.02, steps=3, step_size=0.01)
-    x = torch.rand(4, 1, 8, 8)
-    y = model.logits(x).argmax(dim=1)
-    before = {k: (v.clone(), v.stride()) for k, v in net.state_dict().items()}
-    for options in ({"dtype": "bf16"}, {"channels_last": True}):
-        curve = robustness_curve(model, x, y, 0.05, budget="quick", **options)
-        assert verify_curve(model, curve).holds
-        assert curve.details["settings"][next(iter(options))] == next(iter(options.values()))
-    for name, value in net.state_dict().items():
-        assert torch.equal(value, before[name][0])
-        assert value.stride() == before[name][1]
-
-
-def test_a_compiled_copy_steers(monkeypatch):
-    compiled = []
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: compiled.append(self))
-    model, _, _ = make("confidence")
-    searcher = Steering(compile=True).model(model)
-    assert searcher is not model
-    assert compiled == [searcher.base]
-    assert compiled[0] is not model.base
-    assert Steering().model(model) is model
-
-
 def test_all_targets_means_all_of_them_and_the_likeliest_nine_otherwise():
     model = SelectiveClassifier(Curved(outputs=14), AcceptAll())
     x = pixels(2)
@@ -351,115 +295,3 @@ def test_attacks_from_elsewhere_run_out_of_memory_like_ours():
     curve = robustness_curve(model, x, y, 0.1, budget="quick", batch_size=8, extras=[attack])
     assert max(map(len, attack.seen)) == 2
     assert any("redone with batches of 2" in note for note in curve.details["notes"])
-
-
-def test_every_device_has_its_own_words_for_being_full():
-    with pytest.raises(RuntimeError) as real:
-        torch.empty(2**50, dtype=torch.uint8)  # of the CPU's memory
-    assert is_out_of_memory(real.value)
-    assert is_out_of_memory(torch.OutOfMemoryError("CUDA"))
-    assert is_out_of_memory(MemoryError())
-    assert is_out_of_memory(RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"))
-    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-
-
-def test_processes_on_one_cpu_share_its_memory(monkeypatch):
-    model, x, _ = make("confidence")
-    room = 2 * graph_bytes(model, x[:1]) * 40 / 0.4
-    monkeypatch.setattr("cpr_wrap.evaluation.batch.free_bytes", lambda _: room)
-    assert auto_batch_size(model, x[:1]) == 32
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert auto_batch_size(model, x[:1]) == 8
-
-
-def test_memory_that_torch_keeps_for_later_is_free(monkeypatch):
-    numbers = {"mem_get_info": (100, 1000), "memory_reserved": 700, "memory_allocated": 300}
-    for name, number in numbers.items():
-        monkeypatch.setattr(torch.cuda, name, lambda _, number=number: number)
-    assert free_bytes(torch.device("cuda", 0)) == 100 + 400
-
-
-def test_a_compiled_copy_is_made_once_and_differentiated_twice(monkeypatch):
-    plain, copies = torch.nn.Module.compile, []
-
-    def compile_without_code(self):
-        copies.append(self)
-        plain(self, backend="aot_eager")  # all of torch.compile but the code generation
-
-    monkeypatch.setattr(torch.nn.Module, "compile", compile_without_code)
-    model = CPRWrapper(small_cnn(), radius=0.02, steps=3, step_size=0.01)
-    x = torch.rand(2, 1, 8, 8)
-    y = model.logits(x).argmax(dim=1)
-    curve = robustness_curve(model, x, y, 0.05, budget="quick", compile=True, block_size=1)
-    assert len(copies) == 1
-    assert verify_curve(model, curve).holds
-    block = Block(
-        *(model, x, y, y), eps=0.05, norm="Linf", batch_size=4, steering=Steering(compile=True)
-    )
-    rank_targets(block, 1)
-    run_stage(block, outer(objective=orthogonal_mistake, targets=1, iterations=2), seed=0)
-
-
-class Coarse(torch.nn.Module):
-    """Class 1 from 0.6175 on; in bf16, whose numbers near 100 are 0.5 apart, from 0.594 on."""
-
-    def __init__(self):
-        super().__init__()
-        self.line = torch.nn.Linear(1, 2)
-        self.line.weight = torch.nn.Parameter(torch.tensor([[0.0], [8.0]]))
-        self.line.bias = torch.nn.Parameter(torch.tensor([100.24, 95.3]))
-        self.eval()
-
-    def forward(self, x):
-        return self.line(x)
-
-
-def test_a_false_alarm_of_cheap_arithmetic_does_not_end_a_climb():
-    model = SelectiveClassifier(Coarse(), AcceptAll())
-    x, y = torch.tensor([[0.5]]), torch.tensor([0])
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert model.logits(torch.tensor([[0.6]])).argmax() == 1
-    assert model.logits(torch.tensor([[0.6]])).argmax() == 0
-    climb = {"goal": Goal.MISTAKE, "iterations": 20, "step": 0.05, "momentum": 0.0}
-    for dtype in (None, "bf16"):
-        block = Block(
-            *(model, x, y, y),
-            eps=0.2,
-            norm="Linf",
-            batch_size=4,
-            steering=Steering(dtype=dtype),
-        )
-        run_stage(block, Attack(objective=lost_margin, **climb), seed=0)
-        assert block.found[Goal.MISTAKE].known.all()
-        assert block.found[Goal.MISTAKE].distance >= 0.1175
-
-
-class Brief:
-    """`quick` with a fifth of its iterations."""
-
-    name = "brief"
-
-    def stages(self, rule, eps):
-        return tuple(
-            replace(stage, iterations=max(2, stage.iterations // 5), rounds=min(stage.rounds, 2))
-            if isinstance(stage, Attack)
-            else stage
-            for stage in BUDGETS["quick"].stages(rule, eps)
-        )
-
-
-@pytest.mark.parametrize(
-    "budget", [pytest.param(Brief(), id="brief"), pytest.param("quick", marks=pytest.mark.slow)]
-)
-def test_another_batch_size_moves_at_most_one_image_in_a_hundred(budget):
-    model = load("bundled:mnist-compact-at", rule="cpr", radius=0.1, steps=3, step_size=0.05)
-    data = load_data("mnist", "robust", num=100)
-    one, two = (
-        robustness_curve(model, data.images, data.labels, 0.4, budget=budget, batch_size=size)
-        for size in (128, 48)
-    )
-    assert one.error_at(1.0) > 0.2  # there is something to move
-    same = (one.records.outer_broken == two.records.outer_broken) & torch.isclose(
-        one.records.rejected_radius, two.records.rejected_radius, rtol=0, atol=1e-5
-    )
-    assert int((~same).sum()) <= 1

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from cpr_wrap._code import code_text
 from cpr_wrap.geometry import spread
 
 # The paper's temperature of the smooth maximum.
@@ -114,10 +115,8 @@ class Objective:
 
     @property
     def fingerprint(self) -> str:
-        """Eight digits that change with the code of the terms, for the keys of stored work."""
-        code = getattr(self.terms, "__code__", None)
-        text = b"" if code is None else code.co_code + repr(code.co_names).encode()
-        return f"{zlib.crc32(text):08x}"
+        """Eight digits that change with what the terms compute, for the keys of stored work."""
+        return f"{zlib.crc32(code_text(self.terms).encode()):08x}"
 
     def ascent(self, view: View, y: Tensor, target: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """Value and direction of climbing at points.

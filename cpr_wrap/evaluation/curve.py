@@ -23,10 +23,11 @@ from cpr_wrap.evaluation.assemble import Finished, details_of, finish, records_o
 from cpr_wrap.evaluation.batch import auto_batch_size
 from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block, split
 from cpr_wrap.evaluation.coverage import coverage_summary
+from cpr_wrap.evaluation.engine import REVISION
 from cpr_wrap.evaluation.progress import Progress, Status, progress_from
 from cpr_wrap.evaluation.source import Source, source_of
 from cpr_wrap.evaluation.steering import Steering
-from cpr_wrap.evaluation.store import Store, weights_digest
+from cpr_wrap.evaluation.store import Store, network_digest, weights_digest
 from cpr_wrap.metrics import PAPER_ALPHAS, RobustnessCurve
 from cpr_wrap.selective import SelectiveClassifier
 
@@ -104,7 +105,7 @@ def robustness_curve(
     size = block_size or DEFAULT_BLOCK
     settings = {"budget": plan.name, "block_size": size, "device": place[0].type, **work.settings()}
     weights = weights_digest(model.base)
-    folder = _open(store, settings, weights)
+    folder = _open(store, settings, model)
     work = replace(work, batch_size=_batch_size(work, sample, folder))
     reporter = progress_from(progress, len(source), len(work.stages) + 1)
     done = _evaluate(work, source, size, place, folder, reporter)
@@ -127,10 +128,24 @@ def _reach(work: Work) -> float:
     return float(getattr(rule, "radius", math.inf)) if same_norm else math.inf
 
 
-def _open(store: str | Path | None, settings: dict[str, Any], weights: str) -> Store | None:
+def _open(
+    store: str | Path | None, settings: dict[str, Any], model: SelectiveClassifier
+) -> Store | None:
     if store is None:
         return None
-    return Store(store, {**settings, "weights": weights, "version": cpr_wrap.__version__})
+    for stage in settings["stages"]:
+        if " at 0x" in stage:
+            raise ValueError(
+                f"store: {stage} does not tell its settings, so that its work could not be found "
+                "again; give its class a __repr__, e.g. by making it a dataclass"
+            )
+    key = {
+        **settings,
+        "network": network_digest(model.base),
+        "engine": REVISION,
+        "version": cpr_wrap.__version__,
+    }
+    return Store(store, key)
 
 
 def _batch_size(work: Work, sample: Images, store: Store | None) -> int:

@@ -17,6 +17,11 @@ from cpr_wrap.geometry import spread
 from cpr_wrap.objective import Goal, Targets, View
 from cpr_wrap.solver import Climb
 
+REVISION = 2
+"""Part of the key of stored work: raise it when a search may find other points than before."""
+
+_BETWEEN_JUDGEMENTS = 3
+
 
 def run_stage(block: Block, stage: Stage, seed: int) -> None:
     """Do one stage of an evaluation on a block."""
@@ -328,9 +333,10 @@ class Search:
         if attack.select == "loss":
             self._collect(active, candidates, ended)
             return (~ended).nonzero().flatten().tolist()
-        # Judging costs as much as a good part of a climb: the first hit of its second half is
-        # judged, and the best one at its end.
-        midway = (age >= (attack.iterations + 1) // 2) & candidates.judged.isneginf()
+        # Judging costs as much as a good part of a climb, so that not every hit is judged; but the
+        # best one at the end is not the only one that may hold.
+        due = self.poll > 1 or (attack.iterations - age) % _BETWEEN_JUDGEMENTS == 0
+        midway = (age >= (attack.iterations + 1) // 2) & due
         ripe = candidates.hit & (self.exact | ended | midway)
         if attack.goal is Goal.REJECTED and not self.exact:
             # A stand-in for T flips less than T itself: ask about the best point in any case.

@@ -21,9 +21,12 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from cpr_wrap._code import code_text
 from cpr_wrap.evaluation.block import Block, Found, Origin
 from cpr_wrap.meter import Passes
 from cpr_wrap.objective import Goal
+
+_PLAIN = (bool, int, float, str, tuple, list)
 
 
 def digest(*parts: bytes | str | Tensor) -> str:
@@ -44,6 +47,17 @@ def weights_digest(network: nn.Module) -> str:
     parts: list[str | Tensor] = []
     for name, tensor in network.state_dict().items():
         parts.extend((name, tensor))
+    return digest(*parts)
+
+
+def network_digest(network: nn.Module) -> str:
+    """A digest of what a network computes: weights, structure, settings and code of its modules."""
+    parts: list[str | Tensor] = [weights_digest(network), repr(network)]
+    for name, buffer in network.named_buffers():
+        parts.extend((name, buffer))  # those outside the state_dict too
+    for name, module in network.named_modules():
+        plain = {k: v for k, v in vars(module).items() if isinstance(v, _PLAIN)}
+        parts.append(f"{name} {sorted(plain.items())} {code_text(type(module).forward)}")
     return digest(*parts)
 
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
-from cpr_wrap.attacks.ensemble import Budget
+from cpr_wrap.attacks.ensemble import BUDGETS, Budget
 from cpr_wrap.calibration import calibrate
 from cpr_wrap.data import ImageData
 from cpr_wrap.evaluation import audit, load_result, robustness_curve, save_result
 from cpr_wrap.evaluation.audit import as_rows
+from cpr_wrap.evaluation.engine import REVISION
 from cpr_wrap.evaluation.store import digest, weights_digest
 from cpr_wrap.metrics import accuracy_with_rejection, f1_like, rejection_rate
 from cpr_wrap.selective import RejectionRule, SelectiveClassifier, rule_config, rule_from_config
@@ -162,6 +163,8 @@ class Bench:
     def _identity(self, task: Task, model: SelectiveClassifier, data: ImageData) -> Facts:
         """All that a result depends on, as plain data: the same identity, the same result."""
         options = self.options
+        plan = task.plan or BUDGETS[options.budget]
+        stages = "\n".join(map(repr, plan.stages(task.rule, task.eps)))
         return {
             "weights": weights_digest(model.base),
             "rule": rule_config(task.rule),
@@ -169,7 +172,9 @@ class Bench:
             "eps": task.eps,
             "part": task.part,
             "images": len(data),
-            "plan": repr(task.plan) if task.plan else options.budget,
+            "plan": plan.name,
+            "stages": digest(stages)[:16],
+            "engine": REVISION,
             "ablation": task.ablation,
             "clean": options.clean if task.clean else 0,
             "seed": options.seed,

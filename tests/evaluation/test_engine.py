@@ -15,7 +15,7 @@ from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block
 from cpr_wrap.evaluation.engine import Search, run_stage
 from cpr_wrap.evaluation.steering import Steering
 from cpr_wrap.meter import count_passes
-from cpr_wrap.objective import Goal, confident_mistake, lost_margin, low_confidence
+from cpr_wrap.objective import Goal, confident_mistake, lost_margin, low_confidence, objective
 from cpr_wrap.rules import AcceptAll, Confidence
 from cpr_wrap.rules.cpr import consistent_mistake, disagreement
 from cpr_wrap.selective import SelectiveClassifier
@@ -295,3 +295,22 @@ def test_attacks_from_elsewhere_run_out_of_memory_like_ours():
     curve = robustness_curve(model, x, y, 0.1, budget="quick", batch_size=8, extras=[attack])
     assert max(map(len, attack.seen)) == 2
     assert any("redone with batches of 2" in note for note in curve.details["notes"])
+
+
+def test_what_seems_to_succeed_is_judged_several_times_on_the_way(monkeypatch):
+    model, x, y = make("cpr", count=2)
+    clock = torch.zeros(())
+
+    @objective("rising", shadow=True)
+    def rising(view, y, target):
+        clock.add_(1)
+        return (view.logits[:, 0] * 0 + clock,)
+
+    judged = []
+    monkeypatch.setattr(
+        Search, "_seems_to_hit", lambda _, view, y: torch.ones_like(y, dtype=torch.bool)
+    )
+    monkeypatch.setattr(Search, "_judge", lambda *_: judged.append(int(clock)))
+    run_stage(block_of(model, x, y), outer(objective=rising, iterations=12), seed=0)
+    # Every third point of the second half, and the last.
+    assert judged == [6, 9, 12]

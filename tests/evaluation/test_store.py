@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from cpr_wrap.evaluation import robustness_curve
-from cpr_wrap.evaluation.store import digest, weights_digest
+from cpr_wrap.evaluation.store import digest, network_digest, weights_digest
 from cpr_wrap.rules import Confidence
 from tests.evaluation.test_curve import make
 from tests.toys import Curved
@@ -164,3 +164,50 @@ def test_kill_9_loses_only_the_unit_under_way(tmp_path):
     assert stamps == [file.stat().st_mtime_ns for file in done]
     assert len(list((tmp_path / "killed").iterdir())) == 1  # the same evaluation, so one folder
     assert resumed.records == robustness_curve(model, x, y, **settings).records
+
+
+class Bent(torch.nn.Module):
+    """A line that is bent as asked."""
+
+    def __init__(self, power=2.0):
+        super().__init__()
+        self.power = power
+        self.layer = torch.nn.Linear(2, 2)
+        self.register_buffer("shift", torch.zeros(2), persistent=False)
+        torch.nn.init.ones_(self.layer.weight)
+        torch.nn.init.zeros_(self.layer.bias)
+
+    def forward(self, x):
+        return self.layer(x).relu() ** self.power + self.shift
+
+
+class Smooth(Bent):
+    def forward(self, x):
+        return self.layer(x).sigmoid() ** self.power + self.shift
+
+
+def test_networks_with_the_same_weights_are_told_apart_by_what_they_compute():
+    shifted, swapped = Bent(), torch.nn.Sequential(Bent(), torch.nn.ReLU())
+    shifted.shift += 1
+    other = torch.nn.Sequential(Bent(), torch.nn.GELU())
+    networks = [Bent(), Bent(3.0), Smooth(), shifted, swapped, other]
+    assert len({weights_digest(network) for network in networks[:4]}) == 1
+    assert len({network_digest(network) for network in networks}) == len(networks)
+    assert network_digest(Bent()) == network_digest(Bent())
+
+
+class Silent:
+    """A proposer that does not tell its settings."""
+
+    name = "silent"
+
+    def perturb(self, model, x, y, eps, *, norm, seed, index):
+        return x
+
+
+def test_a_store_refuses_attacks_that_do_not_tell_their_settings(tmp_path):
+    model, x, y = make("confidence", count=2)
+    settings = {"eps": 0.1, "budget": "quick", "extras": [Silent()]}
+    robustness_curve(model, x, y, **settings)
+    with pytest.raises(ValueError, match=r"Silent object.* does not tell its settings.*__repr__"):
+        robustness_curve(model, x, y, **settings, store=tmp_path)

@@ -15,7 +15,7 @@ from cpr_wrap.cli._run import resumable
 from cpr_wrap.cli.options import IMAGES, Common, number, option
 
 if TYPE_CHECKING:
-    from cpr_wrap.data import ImageData
+    from cpr_wrap.data import FolderImages, ImageData
     from cpr_wrap.training import Recipe, TrainingResult
 
 _RECIPE, _LOOP = "Changes to the recipe", "Training"
@@ -107,7 +107,12 @@ class Loop:
     amp: Annotated[bool, option("Compute in bfloat16 where safe.", "--amp", panel=_LOOP)] = False
     compile: Annotated[bool, option("Use torch.compile.", "--compile", panel=_LOOP)] = False
     workers: Annotated[
-        int, typer.Option(min=0, help="Processes that load images.", rich_help_panel=_LOOP)
+        int,
+        typer.Option(
+            min=0,
+            help="Processes that read an image folder as it is needed; 0 reads it into memory.",
+            rich_help_panel=_LOOP,
+        ),
     ] = 0
 
 
@@ -134,7 +139,7 @@ def train(
 
     chosen = _changed(RECIPES[recipe], changes)
     address = changes.network if ":" in (changes.network or "") else None
-    data, validation = _load(images, chosen, address)
+    data, validation = _load(images, chosen, address, lazily=loop.workers > 0)
     given = {} if address is None else _given(address, changes, chosen, data)
     if images.images is not None:
         chosen = replace(chosen, dataset=images.images.name)
@@ -186,7 +191,9 @@ def _eps(method: Any) -> float:
     return float(method.eps)
 
 
-def _given(address: str, changes: Changes, recipe: Recipe, data: ImageData) -> dict[str, Any]:
+def _given(
+    address: str, changes: Changes, recipe: Recipe, data: ImageData | FolderImages
+) -> dict[str, Any]:
     """The network behind an address, with as many outputs as the method and the images need."""
     from cpr_wrap.zoo import load_network, parse_address
 
@@ -203,9 +210,9 @@ def _given(address: str, changes: Changes, recipe: Recipe, data: ImageData) -> d
 
 
 def _load(
-    options: TrainingImages, recipe: Recipe, address: str | None
-) -> tuple[ImageData, ImageData | None]:
-    from cpr_wrap.data import load_data, load_folder
+    options: TrainingImages, recipe: Recipe, address: str | None, *, lazily: bool
+) -> tuple[ImageData | FolderImages, ImageData | None]:
+    from cpr_wrap.data import FolderImages, load_data, load_folder
     from cpr_wrap.zoo import load_network
 
     fit = None if address is None else load_network(address, pretrained=False).transform
@@ -213,7 +220,8 @@ def _load(
     if options.images is not None:
         if options.validation is not None:
             _check_classes(options.images, options.validation)
-        return load_folder(options.images, fit, options.num), validation
+        read = FolderImages if lazily else load_folder
+        return read(options.images, fit, options.num), validation
     where = {"data_dir": options.data_dir, "download": options.download}
     data = load_data(recipe.dataset, "train", num=options.num, **where)  # type: ignore[arg-type]
     if validation is None:

@@ -50,6 +50,7 @@ class Source:
             num_classes = num_classes or int(data[1].max()) + 1
         elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
             self._dataset = data
+            self.name = getattr(data, "name", None)
             num_classes = num_classes or len(getattr(data, "classes", ()))
         else:
             raise TypeError(

@@ -97,6 +97,20 @@ def test_an_image_folder_in_place_of_the_data_set(calls, images, type_command):
     assert len(watched["validation"]) == 12
 
 
+def test_workers_read_an_image_folder_as_it_is_needed(images, type_command):
+    words = ["--recipe", "cifar10-compact-at", "--method", "at", "--images", images, "--epochs"]
+    words += ["1", "--batch-size", "6", "--device", "cpu", "--network", "timm:test_vit"]
+    words += ["--from-scratch", "--workers"]
+    for count in ("0", "1"):
+        answer = type_command("train", *words, count, "--out", f"with-{count}")
+        assert answer.exit_code == 0, answer.output
+    whole, lazy = (load(f"local:with-{count}") for count in ("0", "1"))
+    for one, other in zip(whole.base.parameters(), lazy.base.parameters(), strict=True):
+        assert torch.equal(one, other)
+    config = json.loads(Path("with-1/config.json").read_text())
+    assert (config["num_classes"], config["dataset"]) == (2, "images")
+
+
 def test_validation_images_of_other_classes_are_refused(calls, images, tmp_path, type_command):
     folder = tmp_path / "held-out"
     (folder / "light").mkdir(parents=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from cpr_wrap.data import load_folder
+from cpr_wrap.data import FolderImages, load_folder
 
 
 @pytest.fixture
@@ -77,3 +77,13 @@ def test_not_an_image(folder):
 def test_transform_that_normalises(folder):
     with pytest.raises(ValueError, match=r"expected pixels in \[0, 1\].*normalised already"):
         load_folder(folder, transform=lambda _: torch.full((1, 1, 1), -2.0))
+
+
+def test_images_read_one_by_one_are_those_of_the_whole(folder):
+    whole, lazy = load_folder(folder, num=3), FolderImages(folder, num=3)
+    assert (lazy.name, lazy.num_classes) == (whole.name, whole.num_classes)
+    assert len(lazy) == len(whole) == 3
+    for position in range(3):
+        pixels, label = lazy[position]
+        assert torch.equal(pixels, whole.images[position])
+        assert label == whole.labels[position]

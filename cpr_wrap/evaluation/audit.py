@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpr_wrap.attacks.adaptive import Attack
+from cpr_wrap.attacks.adaptive import KNOWN, Attack
 from cpr_wrap.attacks.autoattack import AdaptiveAutoAttack
 from cpr_wrap.attacks.ensemble import Quick, Standard
 from cpr_wrap.diagnose import input_gradient_report
@@ -27,6 +27,8 @@ _QUERIES = 300
 _NOT_CONVERGED = 0.05
 _WANTED = 0.95
 _CLAMPED = 0.2
+_BY_CHANCE = 0.5
+_SHRUNK = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +74,7 @@ def audit(
     return [
         _recorded_points_hold(model, curve),
         *_more_effort(few, curve),
+        _smaller_radii(few, curve),
         _everything_breaks_at_one(few),
         _gradients(model, x[:images]),
         _black_box(
@@ -153,13 +156,13 @@ def _more_effort(few: _Few, curve: RobustnessCurve) -> list[Check]:
     checks = []
     for what, (stage, factor) in more.items():
         block = few.block(min(1.0, few.eps * factor))
-        _carry(block, curve, known)
+        _carry(block, curve, known, Goal.ACCEPTED_MISTAKE)
         run_stage(block, stage, few.seed)
         found = int(_broken(block).sum())
         gained = found - int(known.sum())
         lost = int((known & ~_broken(block)).sum())
         same_ball = factor == 1.0
-        converged = gained <= max(1, _NOT_CONVERGED * count) or not same_ball
+        converged = gained <= _NOT_CONVERGED * count or not same_ball
         detail = f"{int(known.sum())} of {count} broken before, {found} after"
         if same_ball and not converged:
             detail += "; the budget was too small, use a larger one"
@@ -173,14 +176,39 @@ def _more_effort(few: _Few, curve: RobustnessCurve) -> list[Check]:
     return checks
 
 
-def _carry(block: Block, curve: RobustnessCurve, known: Tensor) -> None:
-    """Bring the curve's own accepted mistakes into a block, judged again on the way."""
+def _smaller_radii(few: _Few, curve: RobustnessCurve) -> Check:
+    """More effort of the inner attacks must not bring rejections much closer to the images."""
+    name = "twice the iterations and rounds of inner attacks: rejected inputs hardly closer"
+    rule, count = few.model.rule, len(few.x)
+    records = curve.records
+    before = records.rejected_radius[:count].to(few.x)
+    # Where a mistake was accepted, nobody looked further for rejections.
+    rows = before.isfinite() & (before > 0) & ~records.outer_broken[:count].to(before.device)
+    if not rule.can_reject or not curve.details.get("points") or not bool(rows.any()):
+        return Check(name=name, passed=None, detail="no rejected inputs to begin with")
+    block = few.block()
+    _carry(block, curve, rows, Goal.REJECTED)
+    for stage in Standard().stages(rule, few.eps):
+        if isinstance(stage, Attack) and stage.goal is Goal.REJECTED and KNOWN in stage.starts:
+            twice = replace(stage, iterations=2 * stage.iterations, rounds=2 * stage.rounds)
+            run_stage(block, twice, few.seed)
+    after = block.found[Goal.REJECTED].distance
+    closer = float((1 - after[rows] / before[rows]).double().mean())
+    return Check(
+        name=name,
+        passed=closer <= _SHRUNK,
+        detail=f"closer by {max(0.0, closer):.1%} on average over {int(rows.sum())} images",
+    )
+
+
+def _carry(block: Block, curve: RobustnessCurve, known: Tensor, goal: Goal) -> None:
+    """Bring points that the curve holds for a goal into a block, judged again on the way."""
     points = curve.details.get("points")
     rows = known.nonzero().flatten()
     if points and len(rows):
-        carried = points["outer"][: len(block)].to(block.x)[rows]
-        origin = Origin(attack="carried over")
-        block.consider(rows, carried, Goal.ACCEPTED_MISTAKE, block.eps, origin)
+        kind = "outer" if goal is Goal.ACCEPTED_MISTAKE else "rejected"
+        carried = points[kind][: len(block)].to(block.x)[rows]
+        block.consider(rows, carried, goal, block.eps, Origin(attack="carried over"))
 
 
 def _everything_breaks_at_one(few: _Few) -> Check:
@@ -246,11 +274,11 @@ def _planted(few: _Few) -> Check:
     if found.planted == 0:
         return Check(name=name, passed=None, detail="none could be planted")
     share = found.found / found.planted
-    return Check(
-        name=name,
-        passed=share >= _WANTED,
-        detail=f"{found.found} of {found.planted} planted ones ({share:.0%})",
-    )
+    detail = f"{found.found} of {found.planted} planted ones ({share:.0%}), "
+    detail += f"{found.by_chance} of them by random points too"
+    if share >= _WANTED and found.by_chance > _BY_CHANCE * found.planted:
+        return Check(name=name, passed=None, detail=f"{detail}: too easy to tell")
+    return Check(name=name, passed=share >= _WANTED, detail=detail)
 
 
 def as_rows(checks: list[Check]) -> list[dict[str, Any]]:

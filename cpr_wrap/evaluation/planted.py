@@ -28,14 +28,22 @@ from cpr_wrap.solver import PGD, ascend
 _STEPS = 100  # of the ascent that makes a plant; attacks get far fewer
 _HARDNESS = 0.8  # where the bias lies between the image's side (0) and the plant's (1)
 _LEAD = 8.0  # of class 1 at the plant, in logits
+_TRIES = 50  # random points: a plant that they find says nothing about an attack
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planted:
-    """How many plants were made and found."""
+    """How many plants were made and found.
+
+    Attributes:
+        planted: Problems with a plant.
+        found: Those that the ensemble solved.
+        by_chance: Those that random points solved.
+    """
 
     planted: int
     found: int
+    by_chance: int
 
 
 class Readout(nn.Module):
@@ -70,7 +78,7 @@ def plant(
         norm: Its norm.
         seed: Of classes and random starts.
     """
-    planted = found = 0
+    planted = found = by_chance = 0
     right = model.judge(x).labels == y
     for row in right.nonzero().flatten().tolist():
         binary = _plant_one(model, x[row : row + 1], int(y[row]), eps, norm, seed + row)
@@ -78,7 +86,8 @@ def plant(
             continue
         planted += 1
         found += int(_search(binary, x[row : row + 1], eps, norm, seed))
-    return Planted(planted=planted, found=found)
+        by_chance += int(_stumble(binary, x[row : row + 1], eps, norm, seed))
+    return Planted(planted=planted, found=found, by_chance=by_chance)
 
 
 def _plant_one(
@@ -147,3 +156,11 @@ def _search(binary: SelectiveClassifier, x: Tensor, eps: float, norm: str, seed:
         if bool(block.found[Goal.ACCEPTED_MISTAKE].known.all()):
             return True
     return False
+
+
+def _stumble(binary: SelectiveClassifier, x: Tensor, eps: float, norm: str, seed: int) -> bool:
+    """Whether one of a few random points is an accepted mistake."""
+    many = x.expand(_TRIES, *x.shape[1:])
+    key = noise.keys(seed, 2, torch.arange(_TRIES, device=x.device))
+    offset = ball(norm).random_offset(many, eps, key)
+    return bool((binary.judge(ball(norm).project(x + offset, many, eps)).labels == 1).any())

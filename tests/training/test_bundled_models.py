@@ -76,3 +76,19 @@ def test_its_robust_accuracy_is_near_that_of_the_card(name, test_images):
     found = pgd_accuracy(model.base, x, y, 10, 0.3, steps=10)
     # fewer images and steps than the card's: three standard errors, and some for the steps
     assert found == pytest.approx(config_of(name)["figures"]["pgd_accuracy"], abs=0.12)
+
+
+@pytest.mark.slow
+def test_the_cifar10_model_is_what_its_card_says():
+    try:
+        data = load_data("cifar10", "robust")
+    except LookupError:
+        pytest.skip("CIFAR-10 is not here")
+    model, figures = cpr_wrap.load("bundled:cifar10-compact-at"), config_of("cifar10-compact-at")
+    figures = CardFigures(**figures["figures"])
+    found = clean_accuracy(model.base, data.images, data.labels, 10)
+    assert found == pytest.approx(figures.clean_accuracy, abs=0.0011)
+    x, y = data.images[:200], data.labels[:200]
+    found = pgd_accuracy(model.base, x, y, 10, 8 / 255, steps=10)
+    assert found == pytest.approx(figures.pgd_accuracy, abs=0.12)
+    assert figures.pgd_accuracy >= 0.3

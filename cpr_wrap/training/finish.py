@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -35,7 +36,14 @@ def trained_rule(
             a rule that needs one accepts everything until it is calibrated.
     """
     rule = recipe.rule
-    if rule.name not in _CALIBRATED or validation is None:
+    if rule.name not in _CALIBRATED:
+        return rule
+    if validation is None:
+        warnings.warn(
+            f"no validation images: the threshold of rule {rule.name!r} stays {rule.threshold:g}, "
+            "which accepts everything; set it with calibrate, or pass validation=",
+            stacklevel=2,
+        )
         return rule
     model = SelectiveClassifier(network, rule)
     return calibrate(model, *validation, recipe.reject_rate).model.rule

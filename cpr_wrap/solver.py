@@ -7,7 +7,7 @@ rows and exchange them between steps. `ascend` is the plain loop over it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -121,6 +121,19 @@ class Climb:
     def join(self, other: Climb) -> Climb:
         """Put the rows of another climb with the same settings behind these."""
         return self._mapped(lambda name: torch.cat([getattr(self, name), getattr(other, name)]))
+
+    def state(self) -> dict[str, Tensor]:
+        """All that the rows hold, to go on from with `resumed`."""
+        held = {name: getattr(self, name) for name in _ROW_TENSORS}
+        return {name: tensor for name, tensor in held.items() if tensor is not None}
+
+    @classmethod
+    def resumed(cls, state: Mapping[str, Tensor], pgd: PGD) -> Climb:
+        """The climb that a state was taken from, if it had these settings."""
+        climb = cls(state["x"], state["radius"], pgd)
+        for name, tensor in state.items():
+            setattr(climb, name, tensor)
+        return climb
 
     def _mapped(self, make: Callable[[str], Tensor]) -> Climb:
         result = copy.copy(self)

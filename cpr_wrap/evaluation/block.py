@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cpr_wrap.evaluation.steering import Steering
-from cpr_wrap.geometry import Ball, ball, per_row
+from cpr_wrap.geometry import Ball, ball
 from cpr_wrap.objective import Goal
 from cpr_wrap.selective import SelectiveClassifier
 
@@ -219,50 +219,6 @@ class Block:
             source = origin[row] if isinstance(origin, list) else origin
             aim = NO_TARGET if target is None else int(target[row])
             found.put(int(image[row]), points[row], distance[row], source, aim)
-
-    def halve(self, goal: Goal, rounds: int, name: str) -> None:
-        """Walk from known points towards the images while the goal stays reached.
-
-        Args:
-            goal: `REJECTED` or `MISTAKE`.
-            rounds: How many points to ask about for each image.
-            name: The name to record.
-        """
-        far = self.found[goal].point.clone()
-        start = self.found[goal].known
-        if goal is Goal.REJECTED:
-            # No rejected point yet: the network's boundary is where one is likeliest.
-            boundary = self.found[Goal.MISTAKE]
-            borrow = boundary.known & ~start
-            far[borrow] = boundary.point[borrow]
-            start = start | borrow
-        image = (start & ~self.settled(goal)).nonzero().flatten()
-        if len(image) == 0:
-            return
-        x, far = self.x[image], self.ball.project(far[image], self.x[image], self.limit(goal))
-        low = self._surely_inside(image, goal).to(x.dtype)
-        high = torch.ones_like(low)
-        origin = Origin(attack=name, start=NO_TARGET)
-        if goal is Goal.REJECTED:  # borrowed points have not been judged for this goal yet
-            self.consider(image, far, goal, self.limit(goal), origin)
-        for _ in range(rounds):
-            middle = (low + high) / 2
-            points = x + per_row(middle, x) * (far - x)
-            hit = self.consider(image, points, goal, self.limit(goal), origin)
-            high = torch.where(hit, middle, high)
-            low = torch.where(hit, low, middle)
-
-    def _surely_inside(self, image: Tensor, goal: Goal) -> Tensor:
-        """Share of the way `(M,)` on which the goal need not be asked about.
-
-        A consistency check cannot be fooled into rejecting much farther from the network's
-        boundary than its own radius; a third of it is left for boundaries nearer by another way.
-        """
-        boundary = self.found[Goal.MISTAKE].distance[image]
-        borrowed = ~self.found[goal].known[image] & boundary.isfinite()
-        radius = self.reach - self.eps
-        share = 1 - 1.3 * radius / boundary.clamp_min(1e-12)
-        return torch.where(borrowed, share.clamp_min(0), torch.zeros_like(share))
 
 
 def rank_targets(block: Block, most: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from cpr_wrap.attacks.ensemble import MOST_TARGETS
 from cpr_wrap.evaluation.batch import is_out_of_memory
 from cpr_wrap.evaluation.block import Block, Found, rank_targets
 from cpr_wrap.evaluation.engine import run_stage
+from cpr_wrap.evaluation.partial import Underway
 from cpr_wrap.evaluation.steering import Steering
 from cpr_wrap.evaluation.store import Recorder, Store, Unit, digest
 from cpr_wrap.meter import Passes, count_passes
@@ -135,7 +135,7 @@ def evaluate_block(
         if unit is not None:
             unit.replay(block)
         else:
-            unit = _do(block, work, number)
+            unit = _do(block, work, number, store, key)
             if store is not None:
                 store.save(key, work.plan, number, unit)
         units.append(unit)
@@ -144,16 +144,16 @@ def evaluate_block(
     return block, units
 
 
-def _do(block: Block, work: Work, number: int) -> Unit:
+def _do(block: Block, work: Work, number: int, store: Store | None, key: str) -> Unit:
     """Do one unit; after running out of memory once more from its beginning, in half batches."""
     recorder = Recorder(block)
     saved = block.snapshot()
-    started = time.perf_counter()
-    note = ""
     with count_passes() as passes:
+        file = None if store is None else store.partial(key, work.plan, number)
+        unit = Underway(block, passes, file)
         while True:
             try:
-                name = _run(block, work, number)
+                name = _run(block, work, number, unit)
                 break
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
@@ -165,18 +165,18 @@ def _do(block: Block, work: Work, number: int) -> Unit:
                     ) from error
                 block.restore(saved)
                 block.batch_size = max(1, block.batch_size // 2)
-                note = f"out of memory: redone with batches of {block.batch_size}"
-    seconds = time.perf_counter() - started
-    return recorder.unit(name, passes, seconds, extras=number == 0, note=note)
+                unit.state = None
+                unit.note = f"out of memory: redone with batches of {block.batch_size}"
+    return recorder.unit(name, passes, unit.seconds, extras=number == 0, note=unit.note)
 
 
-def _run(block: Block, work: Work, number: int) -> str:
+def _run(block: Block, work: Work, number: int, unit: Underway) -> str:
     if number == 0:
         block.judge_clean()
         rank_targets(block, _most_targets(work.stages))
         return CLEAN_STAGE
     stage = work.stages[number - 1]
-    run_stage(block, stage, work.seed)
+    run_stage(block, stage, work.seed, state=unit.state, after_tick=unit.after_tick)
     return stage.name
 
 

@@ -1,389 +1,273 @@
-"""Runs stages on a block: rows of work in full batches, broken images leave, others move up."""
+"""Runs stages on a block, tick by tick: between two ticks a stage is plain data, fit for a file."""
 
 from __future__ import annotations
 
-import zlib
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from cpr_wrap import noise
-from cpr_wrap.attacks.adaptive import KNOWN, Attack, Halving, Stage
+from cpr_wrap.attacks.adaptive import Attack, Halving, Proposer, Stage
 from cpr_wrap.evaluation.block import NO_TARGET, Block, Origin
-from cpr_wrap.geometry import spread
-from cpr_wrap.objective import Goal, Targets, View
-from cpr_wrap.solver import Climb
+from cpr_wrap.evaluation.search import Search
+from cpr_wrap.geometry import per_row
+from cpr_wrap.objective import Goal
 
 REVISION = 2
 """Part of the key of stored work: raise it when a search may find other points than before."""
 
-_BETWEEN_JUDGEMENTS = 3
+State = dict[str, Any]
+"""Tensors, numbers and texts, in lists and dictionaries."""
 
 
-def run_stage(block: Block, stage: Stage, seed: int) -> None:
-    """Do one stage of an evaluation on a block."""
-    if isinstance(stage, Halving):
-        block.halve(stage.goal, stage.rounds, stage.name)
-    elif isinstance(stage, Attack):
-        _run_attack(block, stage, seed)
-    else:
-        _run_proposer(block, stage, seed)
+class Run(ABC):
+    """A stage under way. What it does next depends on the block and on its state alone."""
+
+    @abstractmethod
+    def advance(self) -> bool:
+        """Do a little, about one batch; return whether anything was left to do."""
+
+    @abstractmethod
+    def state(self) -> State:
+        """Where the run is; it shares memory with the run."""
+
+    @abstractmethod
+    def resume(self, state: State) -> None:
+        """Go to where a run of the same stage on the same block was."""
 
 
-def _run_proposer(block: Block, stage: Stage, seed: int) -> None:
-    assert not isinstance(stage, Attack | Halving)
-    goal = Goal.ACCEPTED_MISTAKE
-    image = (~block.settled(goal)).nonzero().flatten()
-    if len(image) == 0:
-        return
-    for rows in image.split(block.batch_size):
-        points = stage.perturb(
-            block.model,
-            block.x[rows],
-            block.y[rows],
-            block.eps,
-            norm=block.ball.name,
-            seed=seed,
-            index=block.index[rows],
-        )
-        block.consider(rows, points, goal, block.eps, Origin(attack=stage.name))
+def run_stage(
+    block: Block,
+    stage: Stage,
+    seed: int,
+    *,
+    state: State | None = None,
+    after_tick: Callable[[Run], None] | None = None,
+) -> None:
+    """Do one stage of an evaluation on a block.
 
-
-def _run_attack(block: Block, attack: Attack, seed: int) -> None:
-    if attack.rounds:
-        _shrink(block, attack, seed)
-        return
-    for alpha in attack.alphas:
-        # A point found in a smaller ball counts in this one too.
-        done = block.settled(attack.goal)
-        done = done | (block.found[attack.goal].distance <= alpha * block.eps)
-        image = (~done).nonzero().flatten()
-        radius = torch.full_like(block.found[attack.goal].distance, alpha * block.eps)
-        Search(block, attack, image, radius, seed).run()
-
-
-def _shrink(block: Block, attack: Attack, seed: int) -> None:
-    """Look for the goal in ever smaller balls, image by image.
-
-    A success lengthens an image's next stride inwards, a miss halves it: the known radius is
-    usually close to the smallest one, and bisecting down from half of it would waste most rounds.
+    Args:
+        block: The block.
+        stage: The stage.
+        seed: The run's seed.
+        state: Where to go on, if the stage has been under way; the block must be as it was then.
+            It is emptied, for its tensors would take up memory as long as the stage lasts.
+        after_tick: Told after every tick.
     """
-    found, limit = block.found[attack.goal], block.limit(attack.goal)
-    stride = torch.full_like(found.distance, attack.stride)
-    hopeless = torch.zeros_like(found.known)
-    for turn in range(attack.rounds):
-        # Where nothing is known yet, the whole ball comes first.
-        radius = torch.where(found.known, found.distance * (1 - stride), limit)
-        open_ = ~block.settled(attack.goal) & ~hopeless
-        image = open_.nonzero().flatten()
-        if len(image) == 0:
-            return
-        known, before = found.known, found.distance.clone()
-        Search(block, attack, image, radius, seed, turn=turn).run()
-        missed = found.distance >= before
-        hopeless = hopeless | (open_ & missed & ~known)
-        longer = torch.where(known, (1.5 * stride).clamp_max(0.5), stride)
-        stride = torch.where(missed, stride / 2, longer)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Climbs to be done: parallel tensors `(R,)`, all with the same attack."""
-
-    image: Tensor
-    target: Tensor
-    start: Tensor
-
-    def take(self, rows: Tensor) -> _Rows:
-        return _Rows(self.image[rows], self.target[rows], self.start[rows])
-
-    def join(self, other: _Rows) -> _Rows:
-        return _Rows(
-            torch.cat([self.image, other.image]),
-            torch.cat([self.target, other.target]),
-            torch.cat([self.start, other.start]),
-        )
-
-
-@dataclass
-class _Candidates:
-    """The most promising point of each climb so far.
-
-    Attributes:
-        point: Points `(S, ...)`.
-        value: Their objective `(S,)`.
-        hit: Whether they seem to reach the goal `(S,)`; a hit beats any value.
-        judged: The objective of the last point that was judged `(S,)`, not to ask twice.
-    """
-
-    point: Tensor
-    value: Tensor
-    hit: Tensor
-    judged: Tensor
-
-    @classmethod
-    def none(cls, x: Tensor) -> _Candidates:
-        low = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
-        no = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        return cls(x.clone(), low, no, low.clone())
-
-    def observe(self, point: Tensor, value: Tensor, hit: Tensor) -> None:
-        value = value.to(self.value.dtype)
-        hit = hit & (value > self.judged)
-        better = (hit & ~self.hit) | ((hit == self.hit) & (value > self.value))
-        self.point = torch.where(spread(better, point), point, self.point)
-        self.value = torch.where(better, value, self.value)
-        self.hit = torch.where(better, hit, self.hit)
-
-    def forget(self, rows: Tensor) -> None:
-        """Note that the hits of some rows (mask `(S,)`) have been judged."""
-        self.judged = torch.where(rows, torch.maximum(self.judged, self.value), self.judged)
-        self.hit = self.hit & ~rows
-
-    def take(self, rows: Tensor) -> _Candidates:
-        return _Candidates(self.point[rows], self.value[rows], self.hit[rows], self.judged[rows])
-
-    def join(self, other: _Candidates) -> _Candidates:
-        return _Candidates(
-            torch.cat([self.point, other.point]),
-            torch.cat([self.value, other.value]),
-            torch.cat([self.hit, other.hit]),
-            torch.cat([self.judged, other.judged]),
-        )
-
-
-class Search:
-    """One attack on some images of a block, in their own radii, with continuous batching."""
-
-    def __init__(
-        self,
-        block: Block,
-        attack: Attack,
-        image: Tensor,
-        radius: Tensor,
-        seed: int,
-        *,
-        turn: int = 0,
-    ) -> None:
-        """Set up the rows.
-
-        Args:
-            block: The block.
-            attack: The attack.
-            image: Images of the block to attack `(M,)`.
-            radius: Radius of every image of the block `(B,)`.
-            seed: The run's seed.
-            turn: Number of this search among those of the same attack, for random starts.
-        """
-        self.block, self.attack, self.radius = block, attack, radius
-        self.seed, self.turn = seed, turn
-        model = block.model
-        self.rule = model.rule.stand_in() if attack.steer else model.rule
-        # Rules that read their verdict off the outputs know it exactly at every point.
-        readable = attack.goal is Goal.MISTAKE or not model.rule.needs_gradient
-        self.exact = readable and block.steering.exact
-        self.shadow = attack.objective.shadow
-        self.rows = self._all_rows(image)
-        self.image_of_row: list[int] = self.rows.image.tolist()
-        self.poll = 1 if block.x.device.type == "cpu" else 4
-        self.best_of_image = _Candidates.none(block.x)
-
-    def _all_rows(self, image: Tensor) -> _Rows:
-        """Likely targets of all images first, unlikely ones last."""
-        attack, block = self.attack, self.block
-        aims = [torch.full_like(image, NO_TARGET)]
-        if attack.objective.targets is not Targets.NONE:
-            wanted = block.order[image][:, : attack.targets]
-            aims = list(wanted.unbind(dim=1))
-            if attack.objective.targets is Targets.ALL:
-                aims.append(block.y[image])
-        pairs = [(start, aim) for start in attack.starts for aim in aims]
-        return _Rows(
-            image.repeat(len(pairs)),
-            torch.cat([aim for _, aim in pairs]),
-            torch.cat([torch.full_like(image, start) for start, _ in pairs]),
-        )
-
-    def _launch(self, rows: _Rows) -> Climb:
-        """Put rows at their starts."""
-        block, attack = self.block, self.attack
-        x, radius = block.x[rows.image], self.radius[rows.image].to(block.x.dtype)
-        key = noise.keys(
-            self.seed,
-            zlib.crc32(attack.name.encode()),
-            block.index[rows.image],
-            rows.target,
-            rows.start,
-            self.turn,
-        )
-        start = x
-        if any(n > 0 for n in attack.starts):
-            offset = block.ball.random_offset(x, radius, key)
-            start = torch.where(spread(rows.start > 0, x), x + offset, start)
-        if KNOWN in attack.starts:
-            start = torch.where(spread(rows.start == KNOWN, x), self._known(rows.image), start)
-        step = torch.full_like(radius, block.eps) if attack.step_of_eps else radius
-        return Climb(
-            x, radius, attack.pgd(block.ball.name), start=start, step_size=step * attack.step
-        )
-
-    def _known(self, image: Tensor) -> Tensor:
-        """The best known point for this goal, or else the one on the network's boundary."""
-        found = self.block.found[self.attack.goal]
-        boundary = self.block.found[Goal.MISTAKE]
-        known = spread(found.known[image], self.block.x)
-        return torch.where(known, found.point[image], boundary.point[image])
-
-    def run(self) -> None:
-        """Climb all rows, and judge what they propose."""
-        queue = deque(range(len(self.rows.image)))
-        ages: list[int] = []
-        ticks = 0
-        active, climb, candidates = self._refill(queue, None, ages)
-        while active is not None and climb is not None and candidates is not None:
-            last = all(age == self.attack.iterations - 1 for age in ages)
-            self._advance(active, climb, candidates, last)
-            ages[:] = [age + 1 for age in ages]
-            ticks += 1
-            # Asking the device who has arrived would stall it; that a climb is over is known here.
-            if ticks % self.poll and max(ages) < self.attack.iterations:
-                continue
-            stay = self._settle_rows(active, candidates, ages)
-            if len(stay) == len(ages):
-                continue
-            kept = torch.tensor(stay, dtype=torch.int64, device=active.image.device)
-            ages[:] = [ages[i] for i in stay]
-            state = (active.take(kept), climb.take(kept), candidates.take(kept))
-            active, climb, candidates = self._refill(queue, state, ages)
-        if self.attack.select == "loss":
-            self._propose_best()
-
-    def _refill(
-        self,
-        queue: deque[int],
-        state: tuple[_Rows, Climb, _Candidates] | None,
-        ages: list[int],
-    ) -> tuple[_Rows | None, Climb | None, _Candidates | None]:
-        """Fill the batch up with rows whose images are still open."""
-        done = self.block.settled(self.attack.goal).tolist()
-        done_in_ball = self._reached().tolist()
-        images = self.image_of_row
-        new: list[int] = []
-        while queue and len(ages) + len(new) < self.block.batch_size:
-            row = queue.popleft()
-            if not (done[images[row]] or done_in_ball[images[row]]):
-                new.append(row)
-        if new:
-            rows = self.rows.take(torch.tensor(new, device=self.rows.image.device))
-            climb = self._launch(rows)
-            fresh = (rows, climb, _Candidates.none(climb.x))
-            ages.extend([0] * len(new))
-            if state is None or len(state[0].image) == 0:
-                return fresh
-            return (
-                state[0].join(fresh[0]),
-                state[1].join(fresh[1]),
-                state[2].join(fresh[2]),
-            )
-        if state is None or len(state[0].image) == 0:
-            return None, None, None
-        return state
-
-    def _reached(self) -> Tensor:
-        """Images for which this search has what it came for `(B,)`."""
-        if self.attack.select == "loss":
-            return torch.zeros(len(self.block), dtype=torch.bool, device=self.block.x.device)
-        return self.block.found[self.attack.goal].distance <= self.radius
-
-    def _advance(self, active: _Rows, climb: Climb, candidates: _Candidates, last: bool) -> None:
-        """Evaluate every row, note candidates, take a step."""
-        z = climb.z.detach().requires_grad_()
-        y = self.block.y[active.image]
-        objective = self.attack.objective
-        with torch.enable_grad(), self.block.steering.context(z.device):
-            view = self.rule.view(self.block.searcher, z, shadow=self.shadow)
-            if last:
-                value = torch.stack(objective.terms(view, y, active.target)).sum(dim=0).detach()
-            else:
-                value, gradient = objective.ascent(view, y, active.target, z)
-        candidates.observe(z.detach(), value, self._seems_to_hit(view, y))
-        if not last:
-            climb.step(value, gradient)
-
-    def _seems_to_hit(self, view: View, y: Tensor) -> Tensor:
-        """What the steering view says about the goal, or suspects where it has no verdict."""
-        goal, predicted = self.attack.goal, view.predicted
-        if self.attack.select == "loss":
-            return torch.zeros_like(predicted, dtype=torch.bool)
-        if goal is Goal.MISTAKE or (view.accepted is None and goal is Goal.ACCEPTED_MISTAKE):
-            return predicted != y
-        if view.accepted is None:
-            return torch.zeros_like(predicted, dtype=torch.bool)
-        return goal.reached(predicted, view.accepted, y)
-
-    def _settle_rows(self, active: _Rows, candidates: _Candidates, ages: list[int]) -> list[int]:
-        """Judge what is ripe; return the rows (positions in the batch) that climb on."""
-        attack = self.attack
-        device = active.image.device
-        age = torch.tensor(ages, device=device)
-        ended = age >= attack.iterations
-        if attack.select == "loss":
-            self._collect(active, candidates, ended)
-            return (~ended).nonzero().flatten().tolist()
-        # Judging costs as much as a good part of a climb, so that not every hit is judged; but the
-        # best one at the end is not the only one that may hold.
-        due = self.poll > 1 or (attack.iterations - age) % _BETWEEN_JUDGEMENTS == 0
-        midway = (age >= (attack.iterations + 1) // 2) & due
-        ripe = candidates.hit & (self.exact | ended | midway)
-        if attack.goal is Goal.REJECTED and not self.exact:
-            # A stand-in for T flips less than T itself: ask about the best point in any case.
-            ripe = ripe | ended
-        if bool(ripe.any()):
-            picks = ripe.nonzero().flatten()
-            self._judge(active.take(picks), candidates.take(picks))
-            candidates.forget(ripe)
-        done = self.block.settled(attack.goal) | self._reached()
-        over = ended | done[active.image]
-        if self.exact:
-            over = over | ripe
-        return (~over).nonzero().flatten().tolist()
-
-    def _judge(self, rows: _Rows, candidates: _Candidates) -> None:
-        radius = self.radius[rows.image]
-        origin = [
-            Origin(attack=self.attack.name, start=int(s), alpha=float(r) / self.block.eps)
-            for s, r in zip(rows.start.tolist(), radius.tolist(), strict=True)
-        ]
-        self.block.consider(
-            rows.image, candidates.point, self.attack.goal, radius, origin, rows.target
-        )
-
-    def _collect(self, active: _Rows, candidates: _Candidates, ended: Tensor) -> None:
-        """Keep the point of the largest objective for each image, over starts and targets."""
-        best = self.best_of_image
-        for row in ended.nonzero().flatten().tolist():
-            image = int(active.image[row])
-            if candidates.value[row] > best.value[image]:
-                best.value[image] = candidates.value[row]
-                best.point[image] = candidates.point[row]
-                best.hit[image] = True
-
-    def _propose_best(self) -> None:
-        image = self.best_of_image.hit.nonzero().flatten()
-        if len(image):
-            self.block.consider(
-                image,
-                self.best_of_image.point[image],
-                self.attack.goal,
-                self.radius[image],
-                Origin(attack=self.attack.name),
-            )
+    run = _begin(block, stage, seed)
+    if state is not None:
+        run.resume(state)
+        state.clear()
+    while run.advance():
+        if after_tick is not None:
+            after_tick(run)
 
 
 def run_stages(block: Block, stages: Iterable[Stage], seed: int) -> None:
     """Do several stages one after the other."""
     for stage in stages:
         run_stage(block, stage, seed)
+
+
+def _begin(block: Block, stage: Stage, seed: int) -> Run:
+    if isinstance(stage, Halving):
+        return _HalvingRun(block, stage)
+    if isinstance(stage, Attack):
+        return (_Shrinking if stage.rounds else _AtAlphas)(block, stage, seed)
+    return _ProposerRun(block, stage, seed)
+
+
+class _AtAlphas(Run):
+    """One search after the other, at every alpha of an attack."""
+
+    def __init__(self, block: Block, attack: Attack, seed: int) -> None:
+        self.block, self.attack, self.seed = block, attack, seed
+        self.found = block.found[attack.goal]
+        self.turn = 0
+        self.search: Search | None = None
+
+    def advance(self) -> bool:
+        if self.search is None:
+            self.search = self._next()
+        if self.search is None:
+            return False
+        if not self.search.advance():
+            self._learn()
+            self.search = None
+            self.turn += 1
+        return True
+
+    def _next(self) -> Search | None:
+        if self.turn == len(self.attack.alphas):
+            return None
+        block, goal = self.block, self.attack.goal
+        reach = self.attack.alphas[self.turn] * block.eps
+        # A point found in a smaller ball counts in this one too.
+        done = block.settled(goal) | (self.found.distance <= reach)
+        radius = torch.full_like(self.found.distance, reach)
+        return Search(block, self.attack, (~done).nonzero().flatten(), radius, self.seed)
+
+    def _learn(self) -> None:
+        """Draw conclusions from a search that is over."""
+
+    @property
+    def _number(self) -> int:
+        """The search's number for random starts: the same ones at every alpha."""
+        return 0
+
+    def state(self) -> State:
+        search = None if self.search is None else self.search.state()
+        return {"turn": self.turn, "search": search}
+
+    def resume(self, state: State) -> None:
+        self.turn = state["turn"]
+        if state["search"] is not None:
+            self.search = Search.resumed(
+                state["search"], self.block, self.attack, self.seed, turn=self._number
+            )
+
+
+class _Shrinking(_AtAlphas):
+    """Looks for the goal in ever smaller balls, image by image.
+
+    A success lengthens an image's next stride inwards, a miss halves it: the known radius is
+    usually close to the smallest one, and bisecting down from half of it would waste most rounds.
+    """
+
+    def __init__(self, block: Block, attack: Attack, seed: int) -> None:
+        super().__init__(block, attack, seed)
+        self.stride = torch.full_like(self.found.distance, attack.stride)
+        self.hopeless = torch.zeros_like(self.found.known)
+        self.open = ~self.hopeless  # images of the search under way
+        self.before = self.found.distance  # what was known when it began
+
+    def _next(self) -> Search | None:
+        if self.turn == self.attack.rounds:
+            return None
+        found, goal = self.found, self.attack.goal
+        # Where nothing is known yet, the whole ball comes first.
+        limit = self.block.limit(goal)
+        radius = torch.where(found.known, found.distance * (1 - self.stride), limit)
+        self.open = ~self.block.settled(goal) & ~self.hopeless
+        image = self.open.nonzero().flatten()
+        if len(image) == 0:
+            return None
+        self.before = found.distance.clone()
+        return Search(self.block, self.attack, image, radius, self.seed, turn=self._number)
+
+    def _learn(self) -> None:
+        known = self.before.isfinite()
+        missed = self.found.distance >= self.before
+        self.hopeless = self.hopeless | (self.open & missed & ~known)
+        longer = torch.where(known, (1.5 * self.stride).clamp_max(0.5), self.stride)
+        self.stride = torch.where(missed, self.stride / 2, longer)
+
+    @property
+    def _number(self) -> int:
+        return self.turn
+
+    def state(self) -> State:
+        tensors = {name: getattr(self, name) for name in ("stride", "hopeless", "open", "before")}
+        return {**super().state(), **tensors}
+
+    def resume(self, state: State) -> None:
+        super().resume(state)
+        self.stride, self.hopeless = state["stride"], state["hopeless"]
+        self.open, self.before = state["open"], state["before"]
+
+
+class _ProposerRun(Run):
+    """An attack from elsewhere, batch by batch."""
+
+    def __init__(self, block: Block, stage: Proposer, seed: int) -> None:
+        self.block, self.stage, self.seed = block, stage, seed
+        self.image = (~block.settled(Goal.ACCEPTED_MISTAKE)).nonzero().flatten()
+        self.done = 0
+
+    def advance(self) -> bool:
+        block = self.block
+        rows = self.image[self.done : self.done + block.batch_size]
+        if len(rows) == 0:
+            return False
+        points = self.stage.perturb(
+            block.model,
+            block.x[rows],
+            block.y[rows],
+            block.eps,
+            norm=block.ball.name,
+            seed=self.seed,
+            index=block.index[rows],
+        )
+        origin = Origin(attack=self.stage.name)
+        block.consider(rows, points, Goal.ACCEPTED_MISTAKE, block.eps, origin)
+        self.done += len(rows)
+        return True
+
+    def state(self) -> State:
+        return {"image": self.image, "done": self.done}
+
+    def resume(self, state: State) -> None:
+        self.image, self.done = state["image"], state["done"]
+
+
+class _HalvingRun(Run):
+    """Walks from known points towards the images while the goal stays reached."""
+
+    def __init__(self, block: Block, stage: Halving) -> None:
+        self.block, self.stage = block, stage
+        goal = stage.goal
+        far, start = block.found[goal].point.clone(), block.found[goal].known
+        self.turn = 0
+        if goal is Goal.REJECTED:
+            # No rejected point yet: the network's boundary is where one is likeliest. Such borrowed
+            # points have not been judged for this goal, so there is one more turn.
+            self.turn = -1
+            boundary = block.found[Goal.MISTAKE]
+            borrow = boundary.known & ~start
+            far[borrow] = boundary.point[borrow]
+            start = start | borrow
+        self.image = (start & ~block.settled(goal)).nonzero().flatten()
+        self.far = block.ball.project(far[self.image], block.x[self.image], block.limit(goal))
+        self.low = self._surely_inside().to(block.x.dtype)
+        self.high = torch.ones_like(self.low)
+
+    def _surely_inside(self) -> Tensor:
+        """Share of the way `(M,)` on which the goal need not be asked about.
+
+        A consistency check cannot be fooled into rejecting much farther from the network's
+        boundary than its own radius; a third of it is left for boundaries nearer by another way.
+        """
+        block = self.block
+        boundary = block.found[Goal.MISTAKE].distance[self.image]
+        borrowed = ~block.found[self.stage.goal].known[self.image] & boundary.isfinite()
+        radius = block.reach - block.eps
+        share = 1 - 1.3 * radius / boundary.clamp_min(1e-12)
+        return torch.where(borrowed, share.clamp_min(0), torch.zeros_like(share))
+
+    def advance(self) -> bool:
+        if len(self.image) == 0 or self.turn == self.stage.rounds:
+            return False
+        if self.turn < 0:
+            self._ask(self.far)
+        else:
+            x = self.block.x[self.image]
+            middle = (self.low + self.high) / 2
+            hit = self._ask(x + per_row(middle, x) * (self.far - x))
+            self.high = torch.where(hit, middle, self.high)
+            self.low = torch.where(hit, self.low, middle)
+        self.turn += 1
+        return True
+
+    def _ask(self, points: Tensor) -> Tensor:
+        goal = self.stage.goal
+        origin = Origin(attack=self.stage.name, start=NO_TARGET)
+        return self.block.consider(self.image, points, goal, self.block.limit(goal), origin)
+
+    def state(self) -> State:
+        return {name: getattr(self, name) for name in ("image", "far", "low", "high", "turn")}
+
+    def resume(self, state: State) -> None:
+        self.image, self.far, self.turn = state["image"], state["far"], state["turn"]
+        self.low, self.high = state["low"], state["high"]

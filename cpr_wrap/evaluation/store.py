@@ -3,6 +3,7 @@
 A store holds one folder for each way to evaluate (a hash of all settings and of the weights), and
 in it one file for each unit of work: a block of images and a stage. A unit holds only what its
 stage found, so replaying the units of a block in order gives the block's state back, to the bit.
+Beside the units, a `.partial` file holds the one that is under way; see `partial.py`.
 """
 
 from __future__ import annotations
@@ -184,14 +185,18 @@ class Store:
         if name not in self.manifest:
             self.manifest[name] = value
             text = json.dumps(self.manifest, indent=2, sort_keys=True) + "\n"
-            _write_atomically(self.path / "manifest.json", text.encode())
+            write_atomically(self.path / "manifest.json", text.encode())
         return self.manifest[name]
 
     def _file(self, block: str, plan: str, number: int) -> Path:
         return self.path / block[:16] / f"{plan}-{number:03d}.safetensors"
 
+    def partial(self, block: str, plan: str, number: int) -> Path:
+        """Where a unit is kept while it is under way."""
+        return self._file(block, plan, number).with_suffix(".partial")
+
     def save(self, block: str, plan: str, number: int, unit: Unit) -> None:
-        """Write a unit; it is there whole or not at all, even after a kill."""
+        """Write a unit in place of its partial file; it is there whole or not at all."""
         head = {
             "stage": unit.stage,
             "forwards": unit.passes.forwards,
@@ -203,7 +208,8 @@ class Store:
         }
         tensors = {name: tensor.contiguous() for name, tensor in unit.tensors.items()}
         data = save(tensors, metadata={"unit": json.dumps(head)})
-        _write_atomically(self._file(block, plan, number), data)
+        write_atomically(self._file(block, plan, number), data)
+        self.partial(block, plan, number).unlink(missing_ok=True)
 
     def load(self, block: str, plan: str, number: int) -> Unit | None:
         """Read a unit back, or None if it was not finished."""
@@ -224,7 +230,8 @@ class Store:
         )
 
 
-def _write_atomically(file: Path, data: bytes) -> None:
+def write_atomically(file: Path, data: bytes) -> None:
+    """Write a file that is there whole or not at all, in its place if there was one before."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=".part-")
     try:

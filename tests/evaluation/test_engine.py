@@ -12,7 +12,8 @@ from cpr_wrap.attacks.ensemble import BUDGETS, Paper, backtracking
 from cpr_wrap.evaluation import robustness_curve, verify_curve
 from cpr_wrap.evaluation.block import Block, rank_targets
 from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block
-from cpr_wrap.evaluation.engine import Search, run_stage
+from cpr_wrap.evaluation.engine import run_stage
+from cpr_wrap.evaluation.search import Search
 from cpr_wrap.evaluation.steering import Steering
 from cpr_wrap.meter import count_passes
 from cpr_wrap.objective import Goal, confident_mistake, lost_margin, low_confidence, objective

@@ -50,7 +50,7 @@ def stages_of(kind, rule):
     boundary = Attack(objective=lost_margin, goal=Goal.MISTAKE, iterations=4, step=0.4, rounds=2)
     return {
         "alphas": (Attack(**inner, alphas=(0.2, 0.6, 1.0), starts=(0, 1), targets=2),),
-        "rounds": (boundary, Attack(**inner, rounds=3, starts=(KNOWN, 1), targets=1)),
+        "rounds": (boundary, Attack(**inner, rounds=3, starts=(1, KNOWN), targets=1)),
         "loss": (
             Attack(**outer, momentum=0.0, select="loss", steer=False, starts=(0, 1), targets=2),
         ),

@@ -39,6 +39,16 @@ class Result:
         return str(self.details["name"])
 
     @property
+    def on_mnist(self) -> bool:
+        """Whether its images are MNIST's, and the paper's figures for MNIST may stand beside it."""
+        return bool(self.details["dataset"] == "mnist")
+
+    @property
+    def where(self) -> str:
+        """The method, and the data set if that is not MNIST."""
+        return self.method if self.on_mnist else f"{self.method}, CIFAR-10"
+
+    @property
     def images(self) -> int:
         """How many images were attacked."""
         return len(self.curve.records)

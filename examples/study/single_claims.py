@@ -166,10 +166,11 @@ def strongest_outer(results: Results) -> Verdict:
         rows = {r["attack"]: r for r in result.details["ablation"] or [] if r["alpha"] == 0.0}
         if "CHCMOA" not in rows or len(rows) < 2:
             continue
-        methods.add(result.method)
+        if result.on_mnist:
+            methods.add(result.method)
         leads += _leads(rows, result.images)
         listed = ", ".join(f"{name} {100 * row['robustness']:.1f} %" for name, row in rows.items())
-        measured.append(f"{result.method}, n = {result.images}: {listed}")
+        measured.append(f"{result.where}, n = {result.images}: {listed}")
     if not leads:
         return not_measured(claim, cited, "The stage of single attacks has no result.")
     lacking = sorted(set(paper.ATTACKS) - methods)

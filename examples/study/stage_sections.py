@@ -73,15 +73,15 @@ def attacks(results: Results) -> list[str]:
     if not found:
         return [*parts, NO_RESULT]
     parts.append(
-        f"Robustness with rejection in percent that is left at ε = {paper.EPS[SEEN]:g}: at α = 0 "
-        "for outer attacks, at α = 1 for inner ones (given the mistakes of all outer attacks). "
+        "Robustness with rejection in percent that is left at the training's ε: at α = 0 for outer "
+        "attacks, at α = 1 for inner ones (given the mistakes of all outer attacks). "
         f"Smaller is stronger. Ours (95 % interval) / {paper.TABLES['attacks']}. All but "
         "AutoAttack had the same iterations, starts and step sizes; PDIA aimed at the "
         f"{EqualTerms().targets} likeliest classes, in the paper at all."
     )
     lines = []
     for result in found:
-        figures = paper.ATTACKS.get(result.method, {})
+        figures = paper.ATTACKS.get(result.method, {}) if result.on_mnist else {}
         for row in result.details["ablation"] or []:
             kept = share(round(row["robustness"] * result.images), result.images)
             name = str(row["attack"])
@@ -89,7 +89,7 @@ def attacks(results: Results) -> list[str]:
             goal = "outer, α = 0" if row["alpha"] == 0 else "inner, α = 1"
             cell = f"{kept} / {MISSING if theirs is None else f'{theirs:.2f}'}"
             passes = count_text(row["passes_per_image"])
-            lines.append([result.method, name, goal, str(result.images), cell, passes])
+            lines.append([result.where, name, goal, str(result.images), cell, passes])
     head = ["Method", "attack", "kind", "n", "robustness", "passes an image"]
     return [*parts, markdown(head, lines)]
 

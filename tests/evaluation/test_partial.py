@@ -67,8 +67,8 @@ def stages_of(kind, rule):
 KINDS = ("alphas", "rounds", "loss", "backtracking", "proposer", "halving")
 
 
-def evaluate(rule, stages, store=None, hook=None, batch_size=5):
-    model, x, y = make(rule, count=12)
+def evaluate(rule, stages, store=None, hook=None):
+    model, x, y = make(rule, count=9)
     if hook is not None:
         model.base.register_forward_pre_hook(hook)
     work = Work(
@@ -77,7 +77,7 @@ def evaluate(rule, stages, store=None, hook=None, batch_size=5):
         eps=0.3,
         norm="Linf",
         seed=0,
-        batch_size=batch_size,
+        batch_size=4,
         steering=Steering(),
     )
     return evaluate_block(work, Images(x=x, y=y, index=torch.arange(len(x))), store)
@@ -118,12 +118,9 @@ def until_it_ends(attempt, most=1000):
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("ticks", [1, 4])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rule", ["cpr", "confidence"])
-def test_stopped_after_every_few_ticks_it_ends_as_if_it_had_not_been(
-    rule, kind, ticks, tmp_path, monkeypatch
-):
+def test_stopped_after_every_tick_it_ends_as_if_it_had_not_been(rule, kind, tmp_path, monkeypatch):
     stages = stages_of(kind, rule)
     whole = evaluate(rule, stages)
     assert any(len(unit.tensors) for unit in whole[1][1:])  # something is found at all
@@ -133,13 +130,11 @@ def test_stopped_after_every_few_ticks_it_ends_as_if_it_had_not_been(
     def stop(self, run):
         after_tick(self, run)
         done.append(1)
-        if len(done) % ticks == 0:
-            raise Stopped
+        raise Stopped
 
     monkeypatch.setattr(Underway, "after_tick", stop)
     resumed, stops = until_it_ends(lambda: evaluate(rule, stages, Store(tmp_path, {})))
-    assert stops == len(done) // ticks
-    assert len(done) >= (3 if kind == "proposer" else 6)
+    assert stops == len(done) >= (3 if kind == "proposer" else 6)
     assert_same(resumed, whole)
     assert not list(tmp_path.rglob("*.partial"))
 
@@ -162,7 +157,7 @@ def test_stopped_in_the_middle_of_a_tick_it_does_that_tick_again(rule, kind, tmp
         return evaluate(rule, stages, Store(tmp_path, {}), stop)
 
     resumed, stops = until_it_ends(attempt)
-    assert stops >= (0 if kind == "proposer" else 1)
+    assert stops or kind in ("proposer", "backtracking")  # which take few calls
     assert_same(resumed, whole)
     assert not list(tmp_path.rglob("*.partial"))
 
@@ -176,27 +171,26 @@ def test_asking_the_device_seldom_is_resumed_too(tmp_path, monkeypatch):
         self.poll = 4  # as on a GPU
 
     monkeypatch.setattr(Search, "__init__", rarely)
-    test_stopped_after_every_few_ticks_it_ends_as_if_it_had_not_been(
-        "cpr", "rounds", 1, tmp_path, monkeypatch
+    test_stopped_after_every_tick_it_ends_as_if_it_had_not_been(
+        "cpr", "rounds", tmp_path, monkeypatch
     )
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("ticks", [1, 3])
-def test_batches_that_memory_made_smaller_are_resumed_as_such(ticks, tmp_path, monkeypatch):
+def test_batches_that_memory_made_smaller_are_resumed_as_such(tmp_path, monkeypatch):
     stages = stages_of("rounds", "cpr")
     advance = Search._advance
 
     def refuse(self, active, *rest):
-        if len(active.image) > 3 and self.attack.goal is Goal.REJECTED and self.ticks > 2:
+        if len(active.image) > 2 and self.attack.goal is Goal.REJECTED and self.ticks > 2:
             raise torch.OutOfMemoryError("out of memory")
         advance(self, active, *rest)
 
     monkeypatch.setattr(Search, "_advance", refuse)
     whole = evaluate("cpr", stages)
     assert [unit.batch_size for unit in whole[1]] == [0, 0, 2]
-    test_stopped_after_every_few_ticks_it_ends_as_if_it_had_not_been(
-        "cpr", "rounds", ticks, tmp_path, monkeypatch
+    test_stopped_after_every_tick_it_ends_as_if_it_had_not_been(
+        "cpr", "rounds", tmp_path, monkeypatch
     )
 
 
@@ -342,7 +336,7 @@ class OneLongStage:
     name: str = "one long stage"
 
     def stages(self, rule, eps):
-        settings = {"iterations": 40, "step": 0.05, "starts": (0, 1, 2), "select": "loss"}
+        settings = {"iterations": 20, "step": 0.05, "starts": (0, 1, 2), "select": "loss"}
         return (Attack(objective=confident_mistake, goal=Goal.ACCEPTED_MISTAKE, **settings),)
 
 
@@ -365,12 +359,12 @@ def test_kill_9_in_a_long_stage_loses_no_more_than_its_last_tick(tmp_path, monke
     monkeypatch.setattr(Underway, "every", 0.0)  # slow_curve sets it; this sets it back
     whole = slow_curve(None, tmp_path / "whole")
     calls = (tmp_path / "whole").stat().st_size
-    assert calls > 300
+    assert calls > 150
     log = tmp_path / "killed"
     log.touch()
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "store"), str(log)]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while log.stat().st_size < calls // 2 and time.monotonic() < deadline:
         time.sleep(0.001)
     os.kill(process.pid, signal.SIGKILL)

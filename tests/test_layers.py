@@ -20,7 +20,7 @@ FLOORS = [
     {"attacks", "rules", "zoo", "data", "calibration", "diagnose"},
     {"selective"},
     {"solver", "objective", "metrics", "networks"},
-    {"geometry", "noise", "meter", "_registry", "_checks"},
+    {"geometry", "noise", "meter", "_registry", "_checks", "_code"},
 ]
 HEIGHT = {room: -floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -15,7 +15,7 @@ from cpr_wrap.evaluation.search import Search
 from cpr_wrap.geometry import per_row
 from cpr_wrap.objective import Goal
 
-REVISION = 2
+REVISION = 3
 """Part of the key of stored work: raise it when a search may find other points than before."""
 
 State = dict[str, Any]

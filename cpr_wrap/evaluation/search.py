@@ -334,8 +334,11 @@ class Search:
             self._collect(active, candidates, ended)
             return (~ended).nonzero().flatten().tolist()
         # Judging costs as much as a good part of a climb, so that not every hit is judged; but the
-        # best one at the end is not the only one that may hold.
-        due = self.poll > 1 or (attack.iterations - age) % _BETWEEN_JUDGEMENTS == 0
+        # best one at the end is not the only one that may hold. Where a hit is no more than a wrong
+        # prediction, the first one and the best one must do.
+        due = candidates.judged.isneginf()
+        if self.shadow:
+            due = due | (self.poll > 1) | ((attack.iterations - age) % _BETWEEN_JUDGEMENTS == 0)
         midway = (age >= (attack.iterations + 1) // 2) & due
         ripe = candidates.hit & (self.exact | ended | midway)
         if attack.goal is Goal.REJECTED and not self.exact:

@@ -18,6 +18,7 @@ from tests.report.making import full_curve, plain
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -211,7 +212,8 @@ def test_dark_follows_the_system_until_the_reader_chooses(several):
         dark = background(several)
         assert dark != light
         button = several.find_element(By.ID, "theme")
-        assert button.text == "Light"
+        # The page hears of the change when the browser gets round to telling it.
+        WebDriverWait(several, 20).until(lambda _: button.text == "Light")
         button.click()
         assert background(several) == light
         assert button.text == "Dark"

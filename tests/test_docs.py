@@ -7,6 +7,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,24 @@ def test_paste_puts_text_between_its_markers(tmp_path, monkeypatch):
     assert page.read_text() == ("above\n<!-- a: begin, by x -->\nnewer\n<!-- a: end -->\nbelow\n")
     with pytest.raises(LookupError, match=r"has no markers <!-- b: begin"):
         paste("b", "", page)
+
+
+def test_readmes_shares_of_zero_gradients():
+    """At the images, and at random corners of the balls of 0.3 and 0.4."""
+    import torch
+
+    from cpr_wrap import input_gradient_report, load_data, load_network
+
+    network = load_network("bundled:mnist-compact-at").network
+    x = load_data("mnist", "robust", num=200).images
+    signs = torch.randint(0, 2, x.shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [
+            round(100 * input_gradient_report(network, (x + eps * signs).clamp(0, 1)).zero)
+            for eps in (0.0, 0.3, 0.4)
+        ]
+    text = " ".join(README.split())
+    told = re.search(r"first 200 test images (\d+) % .*? still (\d+) %, .*? it is (\d+) %", text)
+    assert told is not None
+    assert found == [int(number) for number in told.groups()]

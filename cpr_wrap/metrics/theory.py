@@ -9,6 +9,7 @@ of Theorem 1 therefore says that some distances are too large or that T misses d
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import overload
 
@@ -36,7 +37,7 @@ def ideal_rejected_radius(distance: Tensor, radius: float) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Theorem:
+class _Theorem(ABC):
     """What a theorem says about one evaluation, if it may be applied.
 
     Attributes:
@@ -82,8 +83,9 @@ class _Theorem:
             return values.reshape(alpha.shape)
         return self._error(alpha)
 
+    @abstractmethod
     def _error(self, alpha: float) -> float:
-        raise NotImplementedError
+        """The theorem's error at one alpha."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

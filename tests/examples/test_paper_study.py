@@ -165,8 +165,8 @@ def test_an_audit_is_written_once(finished, tmp_path):
     assert "measured for AT+CR, ε = 0.3." in text
 
 
-@pytest.mark.skipif(not any(PUBLISHED.glob("*/*/result.json")), reason="nothing is published")
 def test_the_published_document_follows_from_the_published_results():
+    assert any(PUBLISHED.glob("*/*/result.json"))
     assert (PUBLISHED.parent / "study.md").read_text() == document(PUBLISHED)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.plans import AutoAttackAlone, Backtracking, EqualTerms, HighConfidence
+from cpr_wrap.attacks.ensemble import BUDGETS as LIBRARY
+from cpr_wrap.attacks.ensemble import Budget
+from study.plans import AutoAttackAlone, Backtracking, Beyond, EqualTerms, HighConfidence
 
 STAGES = ("main", "check", "ccat", "attacks", "radius", "cifar10", "audit")
 BUDGETS = ("quick", "standard")
@@ -21,7 +23,7 @@ class Options:
         budget: `quick` or `standard`; also scales the plans of single attacks.
         images: Test images of the main table; the other stages take at most `few`.
         few: Test images of the other stages.
-        check: Test images on which a quick main table is checked with the standard budget.
+        check: Test images on which the main table is checked with more effort.
         contrast: Images for the naturally trained network.
         clean: Test images for clean figures; all of the paper's 9,000 if they are there.
         validation: Validation images for thresholds, as many as there are.
@@ -73,6 +75,11 @@ class Options:
     def autoattack(self) -> AutoAttackAlone:
         """How networks that never reject are attacked."""
         return AutoAttackAlone(version="small" if self.quick else "standard")
+
+    @property
+    def harder(self) -> Budget:
+        """What the main table is checked with."""
+        return LIBRARY["standard"] if self.quick else Beyond()
 
     @property
     def high_confidence(self) -> HighConfidence:

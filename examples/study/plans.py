@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cpr_wrap.attacks.adaptive import Attack, Stage
 from cpr_wrap.attacks.autoattack import AutoAttackOnBase
-from cpr_wrap.attacks.ensemble import backtracking
+from cpr_wrap.attacks.ensemble import Standard, backtracking
 from cpr_wrap.objective import Goal, Objective, Targets, confident_mistake
 from cpr_wrap.selective import RejectionRule
 
@@ -123,3 +123,38 @@ class EqualTerms:
             targets=self.targets if objective.targets is Targets.ALL else 9,
             tag=f"@{step:.2g}",
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beyond:
+    """`standard`, and then the rule's strongest outer attack with far more effort.
+
+    Attributes:
+        iterations: Steps of each long climb.
+        starts: 0 is the image, others are random.
+        steps: Step sizes as shares of eps.
+        true_iterations: Steps of a climb from the image that is led by the rule itself.
+    """
+
+    iterations: int = 100
+    starts: tuple[int, ...] = (0, 1, 2)
+    steps: tuple[float, ...] = (1 / 3, 1 / 10, 1 / 30)
+    true_iterations: int = 40
+    name: str = "beyond standard"
+
+    def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:
+        """The stages of `standard`, one more a step size, and the one without a stand-in."""
+        long = Attack(
+            objective=rule.outer[-1],
+            goal=OUTER,
+            iterations=self.iterations,
+            step=self.steps[0],
+            momentum=0.75,
+            starts=self.starts,
+            targets=9,
+        )
+        more = [replace(long, step=step, tag=f"-long@{step:.2g}") for step in self.steps]
+        true = replace(
+            long, iterations=self.true_iterations, step=0.1, starts=(0,), steer=False, tag="-true"
+        )
+        return (*Standard().stages(rule, eps), *more, true)

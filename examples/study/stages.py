@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from cpr_wrap.attacks.ensemble import BUDGETS
 from cpr_wrap.rules import (
     AcceptAll,
     Confidence,
@@ -85,13 +84,11 @@ CHECKED = ("AT+CR", "AT+CPR")
 
 
 def check(options: Options) -> Iterator[Task]:
-    """If the main table is a quick one, the larger budget on a few of its images."""
-    if not options.quick:
-        return
+    """More effort than the main table's, on a few of its images."""
     for task in main(options):
         if task.method in CHECKED and task.eps == paper.EPS[paper.UNSEEN]:
             num = min(options.images, options.check)
-            yield replace(task, stage="check", num=num, plan=BUDGETS["standard"], clean=False)
+            yield replace(task, stage="check", num=num, plan=options.harder, clean=False)
 
 
 def ccat(options: Options) -> Iterator[Task]:

@@ -18,6 +18,7 @@ from study.read import Results
 from study.verdict import OPEN
 from torch import nn
 
+from cpr_wrap.attacks.ensemble import BUDGETS
 from cpr_wrap.data import ImageData
 from cpr_wrap.rules import AcceptAll
 from cpr_wrap.selective import SelectiveClassifier
@@ -108,14 +109,19 @@ def test_document_says_what_is_missing(finished):
     assert "## Audit of the evaluation\n\nThis stage has no result yet." in text
 
 
-def test_a_larger_budget_checks_the_quick_one(finished):
+def test_more_effort_checks_the_main_table(finished):
     text = (finished[1].parent / "study.md").read_text()
-    table = text.split("### How much the quick budget misses")[1].split("\n## ")[0]
+    table = text.split("### What more effort finds")[1].split("\n## ")[0]
     assert [line.split(" | ")[:2] for line in table.splitlines() if line.startswith("| AT+")] == [
         ["| AT+CPR", "2"],
         ["| AT+CR", "2"],
     ]
-    assert not list(stages.check(Options(budget="standard")))
+    plans = [task.plan for task in stages.check(Options(budget="standard"))]
+    assert [plan.name for plan in plans] == ["beyond standard"] * 2
+    rule = stages.paper_cpr()
+    known, more = BUDGETS["standard"].stages(rule, 0.4), plans[0].stages(rule, 0.4)
+    assert more[: len(known)] == known
+    assert len(more) == len(known) + 4
 
 
 def test_document_of_nothing(tmp_path):

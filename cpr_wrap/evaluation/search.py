@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from cpr_wrap import noise
 from cpr_wrap.attacks.adaptive import KNOWN, Attack
@@ -20,27 +21,33 @@ from cpr_wrap.solver import PGD, Climb
 _BETWEEN_JUDGEMENTS = 3
 
 
+class _Parallel:
+    """A dataclass of tensors that all have one entry a row."""
+
+    def take(self, rows: Tensor) -> Self:
+        """Some of the rows (indices `(M,)`), in that order."""
+        return type(self)(*(tensor[rows] for tensor in self._tensors()))
+
+    def join(self, other: Self) -> Self:
+        """These rows, and those of another behind them."""
+        pairs = zip(self._tensors(), other._tensors(), strict=True)
+        return type(self)(*(torch.cat(pair) for pair in pairs))
+
+    def _tensors(self) -> list[Tensor]:
+        return list(vars(self).values())
+
+
 @dataclass(frozen=True)
-class _Rows:
+class _Rows(_Parallel):
     """Climbs to be done: parallel tensors `(R,)`, all with the same attack."""
 
     image: Tensor
     target: Tensor
     start: Tensor
 
-    def take(self, rows: Tensor) -> _Rows:
-        return _Rows(self.image[rows], self.target[rows], self.start[rows])
-
-    def join(self, other: _Rows) -> _Rows:
-        return _Rows(
-            torch.cat([self.image, other.image]),
-            torch.cat([self.target, other.target]),
-            torch.cat([self.start, other.start]),
-        )
-
 
 @dataclass
-class _Candidates:
+class _Candidates(_Parallel):
     """The most promising point of each climb so far.
 
     Attributes:
@@ -73,17 +80,6 @@ class _Candidates:
         """Note that the hits of some rows (mask `(S,)`) have been judged."""
         self.judged = torch.where(rows, torch.maximum(self.judged, self.value), self.judged)
         self.hit = self.hit & ~rows
-
-    def take(self, rows: Tensor) -> _Candidates:
-        return _Candidates(self.point[rows], self.value[rows], self.hit[rows], self.judged[rows])
-
-    def join(self, other: _Candidates) -> _Candidates:
-        return _Candidates(
-            torch.cat([self.point, other.point]),
-            torch.cat([self.value, other.value]),
-            torch.cat([self.hit, other.hit]),
-            torch.cat([self.judged, other.judged]),
-        )
 
 
 @dataclass

@@ -32,9 +32,11 @@ class Materials:
     def model(self, address: str) -> SelectiveClassifier:
         """A network in a selective classifier; the study puts its own rules on it."""
         if address == NATURAL:
-            return SelectiveClassifier(_natural(), AcceptAll())
-        rule = load_network(address).rule
-        return load(address, rule=rule or AcceptAll())
+            model = SelectiveClassifier(_natural(), AcceptAll())
+        else:
+            model = load(address, rule=load_network(address).rule or AcceptAll())
+        model.base.to(memory_format=torch.channels_last)  # the faster one on processors
+        return model
 
     def images(self, dataset: str, part: str, num: int | None = None) -> ImageData:
         """The first images of a part; all that there are where there are fewer."""

@@ -1,73 +1,69 @@
-"""Draws README's curve: one network under three rules, and says below it what was run.
+"""Draws README's curves: one network under three rules, from the published results of the study.
 
-Run it with `python examples/readme_figure.py`. It writes docs/img/curve.svg and the caption.
+Run it with `python examples/readme_figure.py`. It writes docs/img/curve-*.svg and the caption.
 """
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Mapping
+from pathlib import Path
 
 from _paste import ROOT, paste
 
-from cpr_wrap import SelectiveClassifier, calibrate, load, load_data
-from cpr_wrap.evaluation import robustness_curve
+from cpr_wrap.evaluation import load_result
 from cpr_wrap.metrics import RobustnessCurve
 from cpr_wrap.report import curve_figure, write_figure
 
-ADDRESS, EPS, RATE = "bundled:mnist-compact-at", 0.3, 0.01
-IMAGE = "docs/img/curve.svg"
+RESULTS = "docs/study/main"
+METHODS = {"CPR": "at+cpr", "confidence": "at+cr", "no rejection": "at"}
+BUDGETS = {0.3: "the training's", 0.4: "larger than the training's"}
+
+Curves = Mapping[str, RobustnessCurve]
 
 
-def contenders() -> dict[str, SelectiveClassifier]:
-    """The same network with CPR and with confidence rejection, calibrated alike, and bare."""
-    validation = load_data("mnist", "validation")
-    x, y = validation.images, validation.labels
-    cpr = load(ADDRESS, rule="cpr", radius=0.1, steps=20, step_size=0.01)
+def read(eps: float, root: Path = ROOT) -> Curves:
+    """The published curves of the three rules for one eps, by the rule's name."""
     return {
-        "CPR": calibrate(cpr, x, y, RATE).model,
-        "confidence": calibrate(load(ADDRESS, rule="confidence"), x, y, RATE).model,
-        "no rejection": load(ADDRESS, rule="none"),
+        name: load_result(root / RESULTS / f"{method}-eps{eps:g}")
+        for name, method in METHODS.items()
     }
 
 
-def caption(curves: dict[str, RobustnessCurve], budget: str) -> str:
-    """What the picture shows, with the numbers of this very run."""
-    count = len(next(iter(curves.values())).records)
-    passes = ", ".join(
-        f"{curve.details['passes_total']['per_image']:,.0f} ({name})"
-        for name, curve in curves.items()
+def image(eps: float) -> str:
+    """Where the picture for an eps goes, from the root of the repository."""
+    return f"docs/img/curve-eps{eps:g}.svg"
+
+
+def caption(found: Mapping[float, Curves]) -> str:
+    """The pictures, and below them what they show."""
+    pictures = " ".join(f"![Robustness over alpha, eps {eps:g}]({image(eps)})" for eps in found)
+    sentences = "; ".join(
+        f"eps {eps:g}, {BUDGETS[eps]}: "
+        + ", ".join(
+            f"{name} {curve.accuracy_at(0.0):.1%} at alpha 0 and {curve.accuracy_at(1.0):.1%} at 1"
+            for name, curve in curves.items()
+        )
+        for eps, curves in found.items()
     )
-    ends = ", ".join(
-        f"{name} {curve.accuracy_at(0.0):.1%} at alpha 0 and {curve.accuracy_at(1.0):.1%} at 1"
-        for name, curve in curves.items()
-    )
+    curve = next(iter(next(iter(found.values())).values()))
     return (
-        f"![Robustness with rejection over alpha]({IMAGE})\n\n"
-        f"*`{ADDRESS}` under three rules: the first {count} test images of MNIST, Linf eps "
-        f"{EPS:g}, budget `{budget}`, seed 0. Both rejecting rules are calibrated to reject "
-        f"{RATE:.0%} of the right answers on 1,000 validation images. Shaded: 95 % bootstrap "
-        "intervals over images. "
-        f"Robustness found: {ends}. Passes an image: {passes}. "
-        "Made by [examples/readme_figure.py](examples/readme_figure.py).*"
+        f"{pictures}\n\n"
+        f"*`{curve.details['model']}` under three rules: the first {len(curve.records)} test "
+        "images of MNIST, Linf. Both rejecting rules under budget `standard`, the bare network "
+        f"under AutoAttack. Robustness found: {sentences}. Shaded: 95 % bootstrap intervals over "
+        "images. From the results of the [study](docs/study.md), drawn by "
+        "[examples/readme_figure.py](examples/readme_figure.py).*"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--num", type=int, default=60, help="images to attack")
-    parser.add_argument("--budget", default="quick", help="quick, standard, paper or published")
-    parser.add_argument("--store", help="folder for finished work, to go on from")
-    options = parser.parse_args()
-    test = load_data("mnist", "robust", num=options.num)
-    curves = {
-        name: robustness_curve(
-            model, test.images, test.labels, EPS, budget=options.budget, store=options.store
-        )
-        for name, model in contenders().items()
-    }
-    figure = curve_figure(list(curves.values()), list(curves), size=(6.4, 3.6))
-    write_figure(figure, ROOT / IMAGE)
-    text = caption(curves, options.budget)
+    found = {eps: read(eps) for eps in BUDGETS}
+    for eps, curves in found.items():
+        figure = curve_figure(list(curves.values()), list(curves), size=(4.4, 3.4))
+        figure.axes[0].set_ylim(-0.02, 1.02)
+        figure.axes[0].set_title(f"eps {eps:g}", fontsize="medium")
+        write_figure(figure, ROOT / image(eps))
+    text = caption(found)
     paste("figure", text)
     print(text)
 

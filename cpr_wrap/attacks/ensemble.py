@@ -127,12 +127,14 @@ class Standard:
         return tuple(plan)
 
     def _outer_stages(self, objective: Objective, rule: RejectionRule) -> list[Stage]:
+        fresh = replace(_outer(objective, 20), starts=(1,))
         if objective.shadow and objective in rule.outer:
-            # Another start or step size finds what more iterations do not.
+            # Another start or step size finds what more iterations do not. The stand-in for T is
+            # too kind to networks that bend within its radius: there only T itself leads anywhere.
             slow = replace(_outer(objective, 30), step=0.1, tag="-slow")
-            return [replace(_outer(objective, 20), starts=(0, 1)), slow]
+            return [fresh, slow, replace(fresh, targets=3, steer=False, tag="-true")]
         if objective.shadow:
-            return [replace(_outer(objective, 20), starts=(1,))]
+            return [replace(fresh, targets=3)]
         if rule.needs_gradient:
             return [_outer(objective, 20)]
         if objective not in rule.outer:

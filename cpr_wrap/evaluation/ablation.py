@@ -45,7 +45,8 @@ def ablation_table(
         device: Where the model is.
 
     Returns:
-        One row an attack: name, goal, robustness, found, passes per image.
+        One row an attack: name, goal, robustness, lost (numbers of the images that count as errors
+        under it), found, passes per image.
     """
     groups: dict[tuple[Goal, str], list[Stage]] = {}
     for stage in work.stages:
@@ -71,7 +72,7 @@ def ablation_table(
 class _Tally(NamedTuple):
     """What one attack did to one block."""
 
-    errors: int
+    errors: list[int]
     found: int
     images: int
     passes: int
@@ -81,8 +82,9 @@ def _tally(block: Block, units: Sequence[Unit], goal: Goal, eps: float) -> _Tall
     broken = block.found[Goal.ACCEPTED_MISTAKE].known
     limit = eps if goal is Goal.REJECTED else 0.0
     found = block.found[goal]
+    lost = broken | (block.found[Goal.REJECTED].distance <= limit)
     return _Tally(
-        errors=int((broken | (block.found[Goal.REJECTED].distance <= limit)).sum()),
+        errors=block.index[lost].tolist(),
         found=int((found.known & (found.distance > 0)).sum()),
         images=len(block),
         passes=sum(unit.passes.total for unit in units),
@@ -91,11 +93,13 @@ def _tally(block: Block, units: Sequence[Unit], goal: Goal, eps: float) -> _Tall
 
 def _row(goal: Goal, name: str, blocks: Sequence[_Tally]) -> dict[str, Any]:
     count = sum(block.images for block in blocks)
+    lost = [number for block in blocks for number in block.errors]
     return {
         "attack": name,
         "goal": goal.value,
         "alpha": 1.0 if goal is Goal.REJECTED else 0.0,
-        "robustness": 1 - sum(block.errors for block in blocks) / count,
+        "robustness": 1 - len(lost) / count,
+        "lost": lost,
         "found": sum(block.found for block in blocks),
         "passes_per_image": sum(block.passes for block in blocks) / count,
     }

@@ -119,7 +119,12 @@ class Bench:
             "calibration": calibration,
             "clean_images": self._clean(task, model),
             "audit": None,
-            "study": {"stage": task.stage, "identity": wanted, **task.labels},
+            "study": {
+                "stage": task.stage,
+                "budget": self.options.budget,
+                "identity": wanted,
+                **task.labels,
+            },
         }
         save_result(curve, folder, extra=extra)
         seconds = time.perf_counter() - started
@@ -170,8 +175,10 @@ class Bench:
             "rule": rule_config(task.rule),
             "rate": task.rate,
             "eps": task.eps,
+            "dataset": task.dataset,
             "part": task.part,
             "images": len(data),
+            "validation": options.validation if task.rate is not None else 0,
             "plan": plan.name,
             "stages": digest(stages)[:16],
             "engine": REVISION,

@@ -9,7 +9,7 @@ from cpr_wrap.attacks.ensemble import BUDGETS as LIBRARY
 from cpr_wrap.attacks.ensemble import Budget
 from study.plans import AutoAttackAlone, Backtracking, Beyond, EqualTerms, HighConfidence
 
-STAGES = ("main", "check", "ccat", "attacks", "radius", "cifar10", "audit")
+STAGES = ("main", "check", "rejections", "ccat", "attacks", "radius", "cifar10", "audit")
 BUDGETS = ("quick", "standard")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cpr_wrap.attacks.adaptive import Attack, Stage
+from cpr_wrap.attacks.adaptive import Attack, Halving, Stage
 from cpr_wrap.attacks.autoattack import AutoAttackOnBase
 from cpr_wrap.attacks.ensemble import Standard, backtracking
 from cpr_wrap.objective import Goal, Objective, Targets, confident_mistake
@@ -38,14 +38,14 @@ class HighConfidence:
     """HCMOA alone, with several step sizes: the paper's attack on CCAT.
 
     Attributes:
-        iterations: Steps of each climb.
-        starts: 0 is the image, others are random.
-        steps: Step sizes as shares of eps.
+        iterations: Steps of each climb; the paper takes 200.
+        starts: 0 is the image, others are random; the paper takes five random ones.
+        sizes: Step sizes in pixel units, the paper's.
     """
 
     iterations: int = 40
     starts: tuple[int, ...] = (0, 1)
-    steps: tuple[float, ...] = (1 / 3, 1 / 30, 1 / 60)
+    sizes: tuple[float, ...] = (0.1, 0.01, 0.005)
     name: str = "HCMOA"
 
     def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:  # noqa: ARG002
@@ -55,11 +55,11 @@ class HighConfidence:
                 objective=confident_mistake,
                 goal=OUTER,
                 iterations=self.iterations,
-                step=step,
+                step=size / eps,
                 starts=self.starts,
                 tag=f"/{number + 1}",
             )
-            for number, step in enumerate(self.steps)
+            for number, size in enumerate(self.sizes)
         )
 
 
@@ -79,6 +79,23 @@ class Backtracking:
     def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:  # noqa: ARG002
         """The one stage."""
         return (backtracking(eps, iterations=self.iterations, restarts=self.restarts),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejections:
+    """What `standard` does to have inputs rejected, and no more.
+
+    In a whole evaluation nobody looks for a rejection any more once an accepted mistake was found.
+    """
+
+    name: str = "rejections alone"
+
+    def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:
+        """The stages of `standard` that do not look for accepted mistakes."""
+        ours = (
+            stage for stage in Standard().stages(rule, eps) if isinstance(stage, Attack | Halving)
+        )
+        return tuple(stage for stage in ours if stage.goal is not OUTER)
 
 
 @dataclass(frozen=True, kw_only=True)

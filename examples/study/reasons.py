@@ -32,10 +32,10 @@ def short(used: Iterable[Result]) -> tuple[str, ...]:
 
 def first_look(used: Iterable[Result]) -> str:
     """What a quick budget means for a comparison, if it is one."""
-    if all(result.plan != "quick" for result in used):
+    if all(result.study.get("budget") != "quick" for result in used):
         return ""
     return (
-        "Measured: the budget was `quick`, a first look; a larger one can only raise losses, and "
+        "Measured: the budget was quick, a first look; a larger one can only raise losses, and "
         "not necessarily by the same amount for each method."
     )
 

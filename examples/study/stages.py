@@ -18,6 +18,7 @@ from study import paper
 from study.evaluate import Bench, Task
 from study.materials import NATURAL
 from study.options import Options
+from study.plans import Rejections
 
 AT, TRADES = "bundled:mnist-compact-at", "bundled:mnist-compact-trades"
 CCAT, RCD = "bundled:mnist-compact-ccat", "bundled:mnist-compact-rcd"
@@ -80,15 +81,20 @@ def _place(address: str) -> int:
     return [used for used, _, _ in MAIN.values()].index(address)
 
 
-CHECKED = ("AT+CR", "AT+CPR")
-
-
 def check(options: Options) -> Iterator[Task]:
-    """More effort than the main table's, on a few of its images."""
+    """CPR with more effort than in the main table, on a few of its images."""
     for task in main(options):
-        if task.method in CHECKED and task.eps == paper.EPS[paper.UNSEEN]:
+        if task.method in CPR:
             num = min(options.images, options.check)
             yield replace(task, stage="check", num=num, plan=options.harder, clean=False)
+
+
+def rejections(options: Options) -> Iterator[Task]:
+    """The search for rejections on every image, with an accepted mistake or without."""
+    for task in main(options):
+        if task.method in ("CCAT", "RCD"):
+            plan = Rejections()
+            yield replace(task, stage="rejections", num=options.few_images, plan=plan, clean=False)
 
 
 def ccat(options: Options) -> Iterator[Task]:
@@ -188,6 +194,7 @@ def cifar10(options: Options) -> Iterator[Task]:
 TASKS: Mapping[str, Callable[[Options], Iterator[Task]]] = {
     "main": main,
     "check": check,
+    "rejections": rejections,
     "ccat": ccat,
     "attacks": attacks,
     "radius": radius,

@@ -65,6 +65,7 @@ def test_a_rank_that_dies_says_so_and_any_number_of_ranks_resumes(tmp_path):
     assert resumed.records == robustness_curve(model, x, y, **settings).records
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_run_and_more_ranks_than_blocks_finish_it(tmp_path):
     store = tmp_path / "store"
     done = torchrun(2, tmp_path / "dead", store, fail_on="1", how="kill", block_size=4)

@@ -28,8 +28,10 @@ from study.verdict import (
     Verdict,
     decide,
     duel,
+    losses_on,
     not_measured,
     paired,
+    shared,
     tally,
 )
 
@@ -144,7 +146,7 @@ def _compared(
     # The claim says that these are positive.
     differences = [-one.difference if cpr_wins else one.difference for one in duels]
     word = decide(differences, complete=not lacking)
-    remarks = ["" if cpr_wins else _by_the_papers_rule(duels), absent * bool(lacking)]
+    remarks = ["" if cpr_wins else _exactly(duels), absent * bool(lacking)]
     remarks.append(first_look(match.used))
     if word == FAILS:
         remarks += [base_networks(results), SCALE]
@@ -165,18 +167,16 @@ def _compared(
     )
 
 
-def _by_the_papers_rule(duels: Sequence[Duel]) -> str:
-    """The same comparison with the curve integrated as the paper does."""
+def _exactly(duels: Sequence[Duel]) -> str:
+    """The same comparison with the curve integrated exactly."""
     texts, worse = [], []
     for one in duels:
-        ours, theirs = (
-            r.curve.total_robust_loss(one.loss, rule="trapezoid") for r in (one.cpr, one.baseline)
-        )
+        ours, theirs = (r.curve.total_robust_loss(one.loss) for r in (one.cpr, one.baseline))
         worse.append(ours > theirs)
         name = loss_text(parse_loss(one.loss))
         texts.append(f"{name}: {one.cpr.method} {ours:.3f}, {one.baseline.method} {theirs:.3f}")
     return (
-        f"Measured: integrated as the paper does, CPR is worse in {sum(worse)} of {len(worse)} "
+        f"Measured: integrated exactly, CPR is worse in {sum(worse)} of {len(worse)} "
         f"({'; '.join(texts)}); see the section on ramps."
     )
 
@@ -194,13 +194,15 @@ def rejection_helps(results: Results) -> Verdict:
             if pair is None:
                 continue
             with_cpr, without, difference = pair
+            on = shared([with_cpr, without])
+            kept = [100 - 100 * losses_on(r, "step:0", on).mean() for r in (with_cpr, without)]
             differences.append(difference)
             used += [with_cpr, without]
             lines.append(
                 [
                     f"{base}, {budget}",
                     *(f"{figures[name][budget]:.2f}" for name in (f"{base}+CPR", base)),
-                    *(f"{100 * r.curve.accuracy_at(0.0):.1f}" for r in (with_cpr, without)),
+                    *(f"{share:.1f}" for share in kept),
                     f"{100 * difference.gap:+.1f} ({difference.how})",
                     str(difference.images),
                 ]
@@ -214,7 +216,10 @@ def rejection_helps(results: Results) -> Verdict:
         claim=claim,
         paper="",
         verdict=word,
-        head=("Robustness, %", "paper: CPR", "paper: none", "CPR", "none", "difference", "n"),
+        head=(
+            *("Robustness, %", "paper: CPR", "paper: none", "CPR", "none"),
+            *("difference (errors of none : CPR)", "n"),
+        ),
         lines=tuple(lines),
         remarks=tuple(filter(None, [first_look(used), SCALE * (word == FAILS)])),
         limits=tuple(filter(None, [*tally(differences), lacking, *short(used)])),

@@ -36,6 +36,7 @@ def document(published: Path) -> str:
         *sections.rejection(results),
         *sections.clean_table(results),
         *sections.calibration(results),
+        *stage_sections.rejections(results),
         *stage_sections.ccat(results),
         *stage_sections.attacks(results),
         *stage_sections.radius(results),
@@ -52,9 +53,10 @@ def _preface(results: Results) -> str:
     return "\n\n".join(
         [
             "Generated from the result folders in `docs/study` by\n\n"
-            f"```\n{COMMAND}\n```\n\nNo number below is typed by hand; a test regenerates this "
-            "page and compares it. The paper's figures are data in `examples/study/paper.py`, each "
-            "with the table that it comes from.",
+            f"```\n{COMMAND}\n```\n\nNo result below is typed by hand; a test regenerates this "
+            "page and compares it. Only what was looked into, below the claims, is written by "
+            "people (`docs/study/notes.md`). The paper's figures are data in "
+            "`examples/study/paper.py`, each with the table that it comes from.",
             f"The networks are the bundled compact ones, trained on real MNIST by the paper's "
             f"methods. The main table rests on {attacked} test images, where the paper attacks "
             f"{paper.IMAGES:,}. Seen attacks have the ε of the training, {paper.EPS['seen']:g}; "
@@ -78,9 +80,10 @@ def _claims(results: Results) -> list[str]:
         "Every verdict is computed. A claim holds where everything it is about was measured and "
         "every comparison that it makes is beyond chance, and does not hold where one is beyond "
         "chance the other way; else it is undecided, whichever way the figures point. Comparisons "
-        "are made image by image. In brackets: how many errors only the first and only the second "
-        "has, with p of an exact sign test, or a 95 % bootstrap interval for ramps. The best of "
-        "each side is picked on the same images, which neither takes into account."
+        "are made image by image, over the images that all methods compared have. In brackets: how "
+        "many errors only the first and only the second has, with p of an exact sign test; for "
+        "ramps p of the same test with differences of any size, their signs drawn at random. The "
+        "best of each side is picked on the same images, which neither takes into account."
     )
     return [*parts, *map(_explained, verdicts)]
 
@@ -123,8 +126,8 @@ def _agreement(results: Results) -> list[str]:
             texts.append(f"{agreed} of {total} under {budget} attacks")
     if texts:
         parts.append(
-            "Two methods come in the paper's order, of all pairs and losses in which it has one: "
-            f"{', '.join(texts)}."
+            "Two methods come in the paper's order, of all pairs and losses in which it has one "
+            f"(equals here count as not in its order): {', '.join(texts)}."
         )
     if likely := reasons.likely(results):
         parts.append("Likely reasons for differences:")

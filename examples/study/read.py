@@ -53,6 +53,10 @@ class Result:
         """How many images were attacked."""
         return len(self.curve.records)
 
+    def has_eps(self, eps: float) -> bool:
+        """Whether this is the adversary's budget."""
+        return abs(self.curve.eps - eps) < 1e-6
+
     @property
     def plan(self) -> str:
         """How hard."""
@@ -104,4 +108,4 @@ class Results:
     def table(self, budget: str, stage: str = "main") -> dict[str, Result]:
         """The main table's (or CIFAR-10's) results under one budget, by method."""
         eps = DATASETS[stage][budget]
-        return {r.method: r for r in self.of(stage) if abs(r.curve.eps - eps) < 1e-6}
+        return {r.method: r for r in self.of(stage) if r.has_eps(eps)}

@@ -9,13 +9,11 @@ from statistics import median
 from typing import Any
 
 import cpr_wrap
-from cpr_wrap.metrics import parse_loss
 from cpr_wrap.metrics.clean import robust_accuracy_with_detection
-from cpr_wrap.report.wording import count_text, loss_text
+from cpr_wrap.report.wording import count_text
 from study import paper
 from study.paper import SEEN, UNSEEN
 from study.read import Result, Results
-from study.stages import CPR
 
 SCALE = (
     "Conjecture: the networks here are smaller than the paper's and were trained for a shorter "
@@ -84,26 +82,6 @@ def _span(numbers: Iterable[int]) -> str:
     return " to ".join(map(str, dict.fromkeys((found[0], found[-1]))))
 
 
-def integration(results: Results) -> str:
-    """What the paper's way to integrate does to CPR's ramps."""
-    texts = []
-    for budget in (SEEN, UNSEEN):
-        for method in CPR:
-            result = results.table(budget).get(method)
-            if result is None:
-                continue
-            exact = result.curve.total_robust_loss("ramp:1")
-            theirs = result.curve.total_robust_loss("ramp:1", rule="trapezoid")
-            texts.append(f"{method} {budget} {exact:.3f} and {theirs:.3f}")
-    if not texts:
-        return ""
-    name = loss_text(parse_loss("ramp:1"))
-    return (
-        f"Measured: ramps depend on how a curve is integrated. {name}, exactly and by the paper's "
-        f"rule: {'; '.join(texts)}."
-    )
-
-
 def effort(results: Results) -> str:
     """How much smaller our search is than the paper's."""
     passes = [
@@ -122,5 +100,5 @@ def effort(results: Results) -> str:
 
 def likely(results: Results) -> list[str]:
     """Everything that is known about why figures differ."""
-    known = (base_networks, training, integration, effort)
+    known = (base_networks, training, effort)
     return [text for reason in known if (text := reason(results))]

@@ -24,6 +24,15 @@ from study.verdict import (
     tally,
 )
 
+_NEARLY_ALL = 0.9
+
+
+def _searched(results: Results, method: str, budget: str) -> Result | None:
+    """The search for rejections alone, on every image of a method."""
+    eps = paper.EPS[budget]
+    found = (r for r in results.of("rejections") if r.method == method and r.has_eps(eps))
+    return next(found, None)
+
 
 def ccat_rejects_nearby(results: Results) -> Verdict:
     """CCAT's answer close to clean images."""
@@ -33,25 +42,35 @@ def ccat_rejects_nearby(results: Results) -> Verdict:
         f"images at ε = {paper.EPS[UNSEEN]:g}"
     )
     cited = f"{100 * share:.2f} %, in the introduction"
-    result = results.table(UNSEEN).get("CCAT")
+    result = _searched(results, "CCAT", UNSEEN)
     if result is None:
-        return not_measured(claim, cited, "CCAT has no result at this ε.")
-    count = int((result.curve.radii <= within).sum())
-    interval = clopper_pearson(count, result.images)
-    holds = interval.high >= share
+        return not_measured(claim, cited, "Rejections of CCAT were not looked for at this ε.")
+    count, total = rejected_within(result, within)
+    interval = clopper_pearson(count, total)
+    near = HOLDS if interval.low >= _NEARLY_ALL else UNDECIDED
+    word = near if interval.high >= share else FAILS
     measured = (
-        f"{percent_of(count, result.images)} of the images, 95 % interval "
-        f"{100 * interval.low:.1f} to {100 * interval.high:.1f} %; the verdict asks whether the "
-        "interval reaches the paper's share"
+        f"{percent_of(count, total)} of the images, 95 % interval {100 * interval.low:.1f} to "
+        f"{100 * interval.high:.1f} %; the claim holds if the interval reaches the paper's share "
+        f"and lies above {100 * _NEARLY_ALL:g} %"
     )
     return Verdict(
         claim=claim,
         paper=cited,
-        verdict=HOLDS if holds else FAILS,
+        verdict=word,
         measured=(measured,),
-        remarks=tuple(filter(None, [first_look([result]), "" if holds else SCALE])),
-        limits=(f"{100 * count / result.images:.1f} % here", *short([result])),
+        remarks=(SCALE,) if word == FAILS else (),
+        limits=(f"{100 * count / total:.1f} % here",),
     )
+
+
+def rejected_within(result: Result, radius: float) -> tuple[int, int]:
+    """Images of which a rejected input is known within a radius, and those searched.
+
+    A mistake on the clean image that is accepted ends the search before it begins.
+    """
+    searched = ~result.curve.records.outer_broken
+    return int((searched & (result.curve.radii <= radius)).sum()), int(searched.sum())
 
 
 def rcd_never_rejects(results: Results) -> Verdict:
@@ -63,21 +82,21 @@ def rcd_never_rejects(results: Results) -> Verdict:
         f"{rate:.2f} % of clean inputs rejected, and the same loss of {flat['step:0']:.3f} for "
         "every rejection loss under seen attacks"
     )
-    found = [results.table(budget).get("RCD") for budget in (SEEN, UNSEEN)]
+    found = [_searched(results, "RCD", budget) for budget in (SEEN, UNSEEN)]
     present = [result for result in found if result is not None]
     if not present:
-        return not_measured(claim, cited, "RCD has no result.")
+        return not_measured(claim, cited, "Rejections of RCD were not looked for.")
     measured, never = [], True
     for result in present:
-        clean = int((result.curve.records.clean_label == -1).sum())
-        forced = int(result.curve.radii.isfinite().sum())
+        clean, total = rejected_within(result, 0.0)
+        forced, _ = rejected_within(result, result.curve.eps)
         never = never and forced == 0
         measured.append(
-            f"ε = {result.curve.eps:g}: {percent_of(clean, result.images)} rejected when clean, "
-            f"and a rejected input found within ε for {percent_of(forced, result.images)}"
+            f"ε = {result.curve.eps:g}: {percent_of(clean, total)} rejected when clean, and a "
+            f"rejected input found within ε for {percent_of(forced, total)}"
         )
-    asked = "Measured: the attack RCDIA looks for rejections by itself."
-    remarks = [f"{asked[:-1]}, and found none; that is no proof."] if never else [asked, SCALE]
+    asked = "Measured: rejections were looked for on all images without an accepted clean mistake"
+    remarks = [f"{asked}; that none was found is no proof."] if never else [f"{asked}.", SCALE]
     lacking = f"{len(found) - len(present)} of {len(found)} budgets missing"
     return Verdict(
         claim=claim,
@@ -85,7 +104,7 @@ def rcd_never_rejects(results: Results) -> Verdict:
         verdict=(HOLDS if len(present) == len(found) else UNDECIDED) if never else FAILS,
         measured=tuple(measured),
         remarks=tuple(remarks),
-        limits=(*(lacking,) * (len(present) < len(found)), *short(present)),
+        limits=(lacking,) * (len(present) < len(found)),
     )
 
 
@@ -116,7 +135,8 @@ def _along_radii(results: Results, claim: str, alpha: float, *, rising: bool) ->
     ]
     whole = _gain(row[sizes[0]], row[sizes[-1]], alpha, rising=rising)
     against = [step for step in steps if step.sign < 0]
-    word = FAILS if against else decide([whole])
+    complete = set(sizes) >= set(paper.RADII)
+    word = FAILS if against else decide([whole], complete=complete)
     values = "; ".join(
         f"radius {size:g}: {100 * row[size].curve.accuracy_at(alpha):.1f} %" for size in sizes
     )
@@ -129,7 +149,11 @@ def _along_radii(results: Results, claim: str, alpha: float, *, rising: bool) ->
         verdict=word,
         measured=(f"m = {paper.STEPS}, n = {whole.images}: {values}", ends),
         remarks=tuple(filter(None, [*remarks, SCALE * (word == FAILS)])),
-        limits=(*tally([whole]), *short(row.values())),
+        limits=(
+            *tally([whole]),
+            *(f"{len(sizes)} of {len(paper.RADII)} radii",) * (not complete),
+            *short(row.values()),
+        ),
     )
 
 
@@ -161,6 +185,7 @@ def strongest_outer(results: Results) -> Verdict:
     )
     measured: list[str] = []
     leads: list[Difference] = []
+    used: list[Result] = []
     methods = set()
     for result in results.of("attacks"):
         rows = {r["attack"]: r for r in result.details["ablation"] or [] if r["alpha"] == 0.0}
@@ -168,15 +193,20 @@ def strongest_outer(results: Results) -> Verdict:
             continue
         if result.on_mnist:
             methods.add(result.method)
-        leads += _leads(rows, result.images)
+        leads += _leads(rows, result.images).values()
+        used.append(result)
         listed = ", ".join(f"{name} {100 * row['robustness']:.1f} %" for name, row in rows.items())
-        measured.append(f"{result.where}, n = {result.images}: {listed}")
+        against = ", ".join(f"{name} {lead}" for name, lead in _leads(rows, result.images).items())
+        measured.append(
+            f"{result.where}, n = {result.images}: {listed} left; errors of CHCMOA more than of "
+            f"{against}"
+        )
     if not leads:
         return not_measured(claim, cited, "The stage of single attacks has no result.")
     lacking = sorted(set(paper.ATTACKS) - methods)
     few = (
-        "Measured: attacks that break nearly the same number of images cannot be ranked; even if "
-        "one breaks all that another does, six images more are needed to be beyond chance."
+        "Measured: attacks that break nearly the same images cannot be ranked; even if one breaks "
+        "all that another does, six images more are needed to be beyond chance."
     )
     word = decide(leads, complete=not lacking)
     return Verdict(
@@ -185,22 +215,21 @@ def strongest_outer(results: Results) -> Verdict:
         verdict=word,
         measured=tuple(measured),
         remarks=tuple(filter(None, [few * (word == UNDECIDED), SCALE * (word == FAILS)])),
-        limits=(*tally(leads), *(f"{', '.join(lacking)} missing",) * bool(lacking)),
+        limits=(
+            *tally(leads),
+            *(f"{', '.join(lacking)} missing",) * bool(lacking),
+            *short(used),
+        ),
     )
 
 
-def _leads(rows: dict[str, Any], images: int) -> list[Difference]:
-    """How many images more CHCMOA breaks than each other attack, in the best case for either.
-
-    Attacks alone leave no records of single images. The surest case is that the stronger one breaks
-    all that the weaker one does.
-    """
-    leads = []
-    for name, row in rows.items():
-        if name != "CHCMOA":
-            more = round(images * (row["robustness"] - rows["CHCMOA"]["robustness"]))
-            leads.append(counted(max(more, 0), max(-more, 0), images))
-    return leads
+def _leads(rows: dict[str, Any], images: int) -> dict[str, Difference]:
+    """How many images more CHCMOA breaks than each other attack."""
+    best = set(rows["CHCMOA"]["lost"])
+    others = {name: set(row["lost"]) for name, row in rows.items() if name != "CHCMOA"}
+    return {
+        name: counted(len(best - lost), len(lost - best), images) for name, lost in others.items()
+    }
 
 
 def stronger_on_ccat(results: Results) -> Verdict:
@@ -213,9 +242,7 @@ def stronger_on_ccat(results: Results) -> Verdict:
     measured: list[str] = []
     differences: list[Difference] = []
     for eps in paper.EPS.values():
-        left = {
-            str(r.study["attack"]): r for r in results.of("ccat") if abs(r.curve.eps - eps) < 1e-6
-        }
+        left = {str(r.study["attack"]): r for r in results.of("ccat") if r.has_eps(eps)}
         if len(left) < 2:
             continue
         difference = paired(left["HCMOA"], left["PGD-backtracking"], "step:0")
@@ -236,5 +263,5 @@ def stronger_on_ccat(results: Results) -> Verdict:
         verdict=word,
         measured=tuple(measured),
         remarks=(SCALE,) if word == FAILS else (),
-        limits=(*tally(differences), *(lacking,) * bool(lacking)),
+        limits=(*tally(differences), *(lacking,) * bool(lacking), *short(results.of("ccat"))),
     )

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from cpr_wrap.metrics import Interval, RobustnessCurve, clopper_pearson, parse_loss
+from cpr_wrap.metrics import (
+    Interval,
+    RobustnessCurve,
+    bootstrap_interval,
+    clopper_pearson,
+    parse_loss,
+)
 from cpr_wrap.metrics.clean import robust_accuracy_with_detection
 from cpr_wrap.report import Cell, Column, Table
-from cpr_wrap.report.confidence import loss_intervals
 from cpr_wrap.report.wording import MISSING, loss_text
 from study import paper
+from study.losses import image_losses, total_loss
 from study.read import Result, Results
 from study.stages import MAIN
+from study.verdict import losses_on, shared
 
-TABLE_1 = ("step:0", "step:0.05", "step:0.1", "ramp:2", "ramp:4")
-ADDITIONAL = ("step:0.01", "step:0.15", "step:0.2", "ramp:1", "ramp:3")
 RAMPS = ("ramp:1", "ramp:2", "ramp:3", "ramp:4")
 
 Line = list[str]
@@ -33,10 +38,12 @@ def intervals(curve: RobustnessCurve, names: tuple[str, ...]) -> list[Interval]:
     A bootstrap of a few errors among many images is too narrow.
     """
     found = []
-    for name, interval in zip(names, loss_intervals(curve, names), strict=True):
-        each = curve.image_losses(name)
+    for name in names:
+        each = image_losses(curve, name)
         share = bool(((each == 0) | (each == 1)).all())
-        found.append(clopper_pearson(int(each.sum()), len(each)) if share else interval)
+        found.append(
+            clopper_pearson(int(each.sum()), len(each)) if share else bootstrap_interval(each)
+        )
     return found
 
 
@@ -44,7 +51,7 @@ def loss_cells(curve: RobustnessCurve, names: tuple[str, ...], theirs: paper.Row
     """Our losses with their intervals, the paper's behind."""
     cells = []
     for name, interval in zip(names, intervals(curve, names), strict=True):
-        ours = f"{curve.total_robust_loss(name):.3f} ({interval.low:.3f}–{interval.high:.3f})"
+        ours = f"{total_loss(curve, name):.3f} ({interval.low:.3f}–{interval.high:.3f})"
         cells.append(f"{ours} / {f'{theirs[name]:.3f}' if name in theirs else MISSING}")
     return cells
 
@@ -78,7 +85,7 @@ def ramps(table: dict[str, Result], figures: paper.Figures) -> str:
         curve = table[method].curve
         cells = [
             f"{curve.total_robust_loss(name):.3f} / "
-            f"{curve.total_robust_loss(name, rule='trapezoid'):.3f} / {theirs[name]:.3f}"
+            f"{total_loss(curve, name):.3f} / {theirs[name]:.3f}"
             for name in RAMPS
         ]
         lines.append([method, *cells])
@@ -176,7 +183,7 @@ def agreement(results: Results) -> str:
             for (name, theirs), interval in zip(figures.items(), found, strict=True):
                 # The paper prints three digits.
                 inside += interval.low - 5e-4 <= theirs <= interval.high + 5e-4
-                gap = curve.total_robust_loss(name) - theirs
+                gap = total_loss(curve, name) - theirs
                 if abs(gap) >= abs(far):
                     far, where = gap, loss_text(parse_loss(name))
             far_text = f"{far:+.3f} at {where}"
@@ -196,9 +203,9 @@ def same_order(results: Results, budget: str) -> tuple[int, int]:
         for name in figures[first]:
             theirs = figures[first][name] - figures[second][name]
             if theirs:
-                curves = (table[method].curve for method in (first, second))
-                ours, other = (curve.total_robust_loss(name) for curve in curves)
-                agreed += (ours - other) * theirs > 0
+                pair = table[first], table[second]
+                ours, other = (losses_on(r, name, shared(pair)).mean() for r in pair)
+                agreed += bool((ours - other) * theirs > 0)
                 total += 1
     return agreed, total
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import comb
 
 import torch
+from torch import Tensor
 
-from cpr_wrap.metrics import bootstrap_interval
+from study.losses import image_losses
 from study.read import Result
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 OPEN = "not measured"
 
 _CHANCE = 0.05
+_EXACT = 13  # so many images may differ for all their signs to be tried
+_DRAWS = 10_000
 
 Line = list[str]
 
@@ -85,30 +89,54 @@ def counted(more: int, fewer: int, images: int) -> Difference:
     differ = more + fewer
     tail = sum(comb(differ, count) for count in range(max(more, fewer), differ + 1))
     chance = min(1.0, 2 * tail / 2**differ)
+    return _judged((more - fewer) / images, chance, images, f"{more} : {fewer}, ")
+
+
+def _judged(gap: float, chance: float, images: int, before: str = "") -> Difference:
     shown = f"p = {chance:.3f}" if chance >= 0.001 else "p < 0.001"
-    return Difference(
-        gap=(more - fewer) / images,
-        sign=0 if chance > _CHANCE else (1 if more > fewer else -1),
-        images=images,
-        how=f"{more} : {fewer}, {shown}",
-    )
+    sign = 0 if chance > _CHANCE else (1 if gap > 0 else -1)
+    return Difference(gap=gap, sign=sign, images=images, how=f"{before}{shown}")
 
 
-def paired(first: Result, second: Result, loss: str) -> Difference | None:
-    """The first's total robust loss minus the second's, or None if they share no image."""
-    both = sorted(set(_numbers(first)) & set(_numbers(second)))
+def paired(
+    first: Result, second: Result, loss: str, on: Sequence[int] | None = None
+) -> Difference | None:
+    """The first's total robust loss minus the second's, or None if they share no image.
+
+    Args:
+        first: A result.
+        second: Another.
+        loss: The loss's name.
+        on: Numbers of the images; all that both have if left out.
+    """
+    both = shared([first, second]) if on is None else on
     if not both:
         return None
-    apart = _by_index(first, loss, both) - _by_index(second, loss, both)
+    apart = losses_on(first, loss, both) - losses_on(second, loss, both)
     if bool((apart == apart.round()).all()):
         return counted(int((apart > 0).sum()), int((apart < 0).sum()), len(both))
-    interval = bootstrap_interval(apart, level=1 - _CHANCE)
-    return Difference(
-        gap=float(apart.mean()),
-        sign=int(interval.low > 0) - int(interval.high < 0),
-        images=len(both),
-        how=f"{interval.low:+.3f} to {interval.high:+.3f}",
-    )
+    return _judged(float(apart.mean()), chance_of(apart), len(both))
+
+
+def chance_of(apart: Tensor) -> float:
+    """How often differences `(N,)` are as large in the mean if every one's sign were a coin's.
+
+    For differences of one this is the sign test.
+    """
+    apart = apart[apart != 0]
+    if len(apart) <= _EXACT:
+        signs = torch.tensor(list(product((-1.0, 1.0), repeat=len(apart))), dtype=apart.dtype)
+        means = (signs @ apart).abs()
+        return float((means >= apart.sum().abs() - 1e-12).double().mean())
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randint(0, 2, (_DRAWS, len(apart)), generator=generator).to(apart.dtype) * 2 - 1
+    as_large = int(((signs @ apart).abs() >= apart.sum().abs() - 1e-12).sum())
+    return (1 + as_large) / (1 + _DRAWS)
+
+
+def shared(results: Iterable[Result]) -> list[int]:
+    """Numbers of the images that all of some results have."""
+    return sorted(set.intersection(*(set(_numbers(result)) for result in results)))
 
 
 def _numbers(result: Result) -> list[int]:
@@ -116,10 +144,10 @@ def _numbers(result: Result) -> list[int]:
     return numbers
 
 
-def _by_index(result: Result, loss: str, index: Sequence[int]) -> torch.Tensor:
-    """What each of some images adds to a loss `(N,)`."""
+def losses_on(result: Result, loss: str, index: Sequence[int]) -> Tensor:
+    """What each of some images adds to a loss, by the paper's rule `(N,)`."""
     place = {number: row for row, number in enumerate(_numbers(result))}
-    return result.curve.image_losses(loss)[[place[number] for number in index]]
+    return image_losses(result.curve, loss)[[place[number] for number in index]]
 
 
 def decide(differences: Sequence[Difference], *, complete: bool = True) -> str:
@@ -150,7 +178,7 @@ class Duel:
         loss: The loss's name.
         cpr: The better CPR method.
         baseline: The best baseline.
-        losses: The loss of each, over the images both have.
+        losses: The loss of each, over the images that all methods have.
         difference: The first minus the second.
     """
 
@@ -170,13 +198,18 @@ def duel(
     ]
     if not all(sides):
         return None
-    ours, theirs = (min(side, key=lambda r: r.curve.total_robust_loss(loss)) for side in sides)
-    difference = paired(ours, theirs, loss)
-    if difference is None:
+    on = shared(result for side in sides for result in side)
+    if not on:
         return None
-    both = sorted(set(_numbers(ours)) & set(_numbers(theirs)))
-    mean, other = (float(_by_index(result, loss, both).mean()) for result in (ours, theirs))
-    return Duel(loss=loss, cpr=ours, baseline=theirs, losses=(mean, other), difference=difference)
+
+    def mean(result: Result) -> float:
+        return float(losses_on(result, loss, on).mean())
+
+    ours, theirs = (min(side, key=mean) for side in sides)
+    difference = paired(ours, theirs, loss, on)
+    assert difference is not None
+    both = mean(ours), mean(theirs)
+    return Duel(loss=loss, cpr=ours, baseline=theirs, losses=both, difference=difference)
 
 
 def percent_of(count: int, total: int) -> str:

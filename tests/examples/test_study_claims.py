@@ -7,8 +7,9 @@ import torch
 from study import claims, paper, reasons, stages, tables
 from study.document import document
 from study.figure import draw_curves
+from study.losses import total_loss
 from study.read import Results
-from study.verdict import FAILS, HOLDS, OPEN, UNDECIDED, counted, paired
+from study.verdict import FAILS, HOLDS, OPEN, UNDECIDED, chance_of, counted, duel, paired
 
 from cpr_wrap.evaluation import save_result
 from cpr_wrap.metrics import Records, RobustnessCurve
@@ -88,15 +89,15 @@ def test_ramps_count_far_rejections(tmp_path):
     put_all(tmp_path, 0.3, [name for name in stages.BASELINES if name != "TRADES+CR"])
     put(tmp_path, "main", "TRADES+CPR", 0.3, [True] * 8, [INF] * 8)
     put(tmp_path, "main", "TRADES+CR", 0.3, [True, *[False] * 7], [INF] * 8)
-    put(tmp_path, "main", "AT+CPR", 0.3, [False] * 8, [0.1] * 8)
-    # ramp 1 costs 2/3 an image, ramp 2 4/9; the baseline loses an eighth.
+    put(tmp_path, "main", "AT+CPR", 0.3, [False] * 8, [0.02] * 8)
+    # ramp 1 costs more than 9/10 an image, ramp 2 more than 8/10; the baseline loses an eighth.
     assert verdict(claims.ramps_seen, tmp_path) == HOLDS
     put(tmp_path, "main", "AT+CPR", 0.3, [False] * 8, [0.29] * 8)
     found = claims.ramps_seen(Results(tmp_path))
     assert found.verdict == UNDECIDED
-    # A thirtieth and less, but by straight lines from half of eps on more.
+    # A thirtieth and less; by the paper's straight line from half of eps on it is a quarter.
     assert [line[0] for line in found.lines] == ["ramp t = 1", "ramp t = 2"]
-    assert "integrated as the paper does, CPR is worse in 1 of 2" in found.remarks[0]
+    assert "integrated exactly, CPR is worse in 0 of 2" in found.remarks[0]
 
 
 def test_a_difference_that_images_cannot_decide_is_said_to_be_undecided(tmp_path):
@@ -125,30 +126,53 @@ def test_sign_test(more, fewer, sign, how):
     assert (-found).sign == -sign
 
 
-def test_ramps_are_compared_by_bootstrap_and_images_by_number(tmp_path):
-    put(tmp_path, "main", "a", 0.3, [False] * 20, [0.1, 0.2] * 10)
-    put(tmp_path, "main", "b", 0.3, [False] * 10, [0.25] * 10)
+def test_ramps_are_compared_by_the_papers_rule_and_images_by_number(tmp_path):
+    put(tmp_path, "main", "a", 0.3, [False] * 20, [0.02, 0.07] * 10)
+    put(tmp_path, "main", "b", 0.3, [False] * 10, [0.2] * 10)
     first, second = Results(tmp_path).of("main")
     found = paired(first, second, "ramp:1")
-    # 2/3 and 1/3 in turn, against 1/6, on the images that both have.
+    # s rises along a line up to alpha = 0.1 (from 0.05), 0.25 (from 0.2) and 1 (from 0.5).
     assert found.images == 10
-    assert found.gap == pytest.approx(1 / 3)
-    assert found.sign == 1
-    assert found.how == "+0.233 to +0.433"
+    assert found.gap == pytest.approx((0.925 + 0.775) / 2 - 0.25)
+    assert (found.sign, found.how) == (1, "p = 0.002")  # 2 / 2**10
 
 
-@pytest.mark.parametrize(("near", "expected"), [(100, HOLDS), (90, FAILS)])
-def test_ccat_near_images(tmp_path, near, expected):
-    radii = [0.019] * near + [0.3] * (100 - near)
-    put(tmp_path, "main", "CCAT", 0.4, [False] * 100, radii)
+def test_shares_of_images_are_the_papers_loss(tmp_path):
+    put(tmp_path, "main", "a", 0.3, [True, *[False] * 5], [INF, 0, 0.001, 0.1, 0.29, INF])
+    (result,) = Results(tmp_path).of("main")
+    for name in ("step:0.05", "ramp:1", "ramp:2", "ramp:3.5"):
+        expected = result.curve.total_robust_loss(name, rule="trapezoid")
+        assert total_loss(result.curve, name) == pytest.approx(expected, abs=1e-12)
+
+
+def test_signs_at_random():
+    ones = torch.tensor([1.0] * 9 + [-1.0], dtype=torch.float64)
+    assert chance_of(ones) == pytest.approx(22 / 1024)  # the sign test of 9 : 1
+    # Four images decide, however many differ by next to nothing.
+    few = torch.cat([torch.full((4,), -0.98), torch.full((96,), 0.0005)]).double()
+    assert chance_of(few) == pytest.approx(2 / 2**4, abs=0.02)
+    assert chance_of(torch.linspace(0.5, 1, 100).double()) < 0.001
+
+
+@pytest.mark.parametrize(
+    ("near", "count", "expected"), [(100, 100, HOLDS), (90, 100, FAILS), (9, 9, UNDECIDED)]
+)
+def test_ccat_near_images(tmp_path, near, count, expected):
+    radii = [0.019] * near + [0.3] * (count - near)
+    put(tmp_path, "main", "CCAT", 0.4, [False] * count, radii)
+    assert verdict(claims.ccat_rejects_nearby, tmp_path) == OPEN  # mistakes end the search there
+    # Nobody searches where the clean image is an accepted mistake.
+    put(tmp_path, "rejections", "CCAT", 0.4, [False] * count + [True], [*radii, INF])
     assert verdict(claims.ccat_rejects_nearby, tmp_path) == expected
 
 
 @pytest.mark.parametrize(("radius", "expected"), [(INF, HOLDS), (0.2, FAILS)])
 def test_rcd_and_rejection(tmp_path, radius, expected):
-    put(tmp_path, "main", "RCD", 0.4, [False, True], [INF, INF])
+    put(tmp_path, "main", "RCD", 0.4, [True, True], [INF, INF])
+    assert verdict(claims.rcd_never_rejects, tmp_path) == OPEN  # rejections were not looked for
+    put(tmp_path, "rejections", "RCD", 0.4, [False, True], [INF, INF])
     assert verdict(claims.rcd_never_rejects, tmp_path) == UNDECIDED  # one budget is missing
-    put(tmp_path, "main", "RCD", 0.3, [False, True], [radius, INF])
+    put(tmp_path, "rejections", "RCD", 0.3, [False, True], [radius, INF])
     assert verdict(claims.rcd_never_rejects, tmp_path) == expected
 
 
@@ -162,9 +186,16 @@ def test_radii(tmp_path, weak, strong, differ, expected):
     at_one = [INF] * 6 + [0.3 if differ == 6 or row else INF for row in range(6)]
     put(tmp_path, "radius", "a", 0.3, errors, [INF] * 12, study={**study, "radius": weak})
     put(tmp_path, "radius", "b", 0.3, [False] * 12, at_one, study={**study, "radius": strong})
+    if expected == HOLDS:
+        assert verdict(claims.larger_radius_helps, tmp_path) == UNDECIDED  # radii are missing
+    low = errors if weak < strong else [False] * 12
+    for between in (0.1, 0.15):
+        put(tmp_path, "radius", "c", 0.3, low, [INF] * 12, study={**study, "radius": between})
     assert verdict(claims.larger_radius_helps, tmp_path) == expected
     # At alpha 1 the mistakes of one stand against the rejections of the other.
-    put(tmp_path, "radius", "a", 0.3, [False] * 12, [INF] * 12, study={**study, "radius": weak})
+    for name, size in (("a", weak), ("c", 0.1), ("c", 0.15)):
+        rejected = at_one if name == "c" and weak > strong else [INF] * 12
+        put(tmp_path, "radius", name, 0.3, [False] * 12, rejected, study={**study, "radius": size})
     assert verdict(claims.larger_radius_hurts, tmp_path) == expected
 
 
@@ -178,14 +209,22 @@ def test_radii_on_other_images_cannot_be_compared(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("share", "expected"), [(0.86, HOLDS), (0.90, UNDECIDED), (0.99, FAILS), (0.94, UNDECIDED)]
+    ("strong", "weak", "expected"),
+    [
+        (range(6), (), HOLDS),
+        (range(5), (), UNDECIDED),
+        ((), range(6), FAILS),
+        (range(4), range(4), UNDECIDED),
+        (range(10), range(20, 24), UNDECIDED),  # six more, but not the same ones: p = 0.18
+    ],
 )
-def test_strongest_outer_attack(tmp_path, share, expected):
+def test_strongest_outer_attack(tmp_path, strong, weak, expected):
+    lost = {"HCMOA": list(weak), "CHCMOA": list(strong)}
     rows = [
-        {"attack": "HCMOA", "alpha": 0.0, "robustness": 0.93},
-        {"attack": "CHCMOA", "alpha": 0.0, "robustness": share},
-        {"attack": "LCIA", "alpha": 1.0, "robustness": 0.1},
+        {"attack": name, "alpha": 0.0, "robustness": 1 - len(images) / 100, "lost": images}
+        for name, images in lost.items()
     ]
+    rows.append({"attack": "LCIA", "alpha": 1.0, "robustness": 0.1, "lost": [1]})
     put(tmp_path, "attacks", "AT+CPR", 0.3, [False] * 100, [INF] * 100, ablation=rows)
     assert verdict(claims.strongest_outer, tmp_path) == UNDECIDED  # TRADES+CPR is missing
     put(tmp_path, "attacks", "TRADES+CPR", 0.3, [False] * 100, [INF] * 100, ablation=rows)
@@ -217,6 +256,15 @@ def test_rejection_against_none(tmp_path, without, with_cpr, expected):
     found = claims.rejection_helps(Results(tmp_path))
     assert found.verdict == UNDECIDED
     assert "1 of 4 comparisons missing" in found.limits
+
+
+def test_the_best_is_picked_on_the_images_that_all_have(tmp_path):
+    put(tmp_path, "main", "AT+CPR", 0.3, [True, True, *[False] * 8], [INF] * 10)
+    put(tmp_path, "main", "TRADES+CPR", 0.3, [False, True], [INF] * 2)
+    put(tmp_path, "main", "AT+CR", 0.3, [True] * 10, [INF] * 10)
+    found = duel(Results(tmp_path).table("seen"), stages.CPR, ["AT+CR"], "step:0")
+    # Over all of its images AT+CPR looks better.
+    assert (found.cpr.method, found.losses, found.difference.images) == ("TRADES+CPR", (0.5, 1), 2)
 
 
 @pytest.mark.parametrize(("claim", "eps"), [(claims.cifar10_seen, 8), (claims.cifar10_unseen, 16)])

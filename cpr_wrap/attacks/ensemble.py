@@ -127,20 +127,26 @@ class Standard:
         return tuple(plan)
 
     def _outer_stages(self, objective: Objective, rule: RejectionRule) -> list[Stage]:
-        fresh = replace(_outer(objective, 20), starts=(1,))
-        if objective.shadow and objective in rule.outer:
-            # Another start or step size finds what more iterations do not. The stand-in for T is
-            # too kind to networks that bend within its radius: there only T itself leads anywhere.
-            slow = replace(_outer(objective, 30), step=0.1, tag="-slow")
-            return [fresh, slow, replace(fresh, targets=3, steer=False, tag="-true")]
-        if objective.shadow:
-            return [replace(fresh, targets=3)]
         if rule.needs_gradient:
-            return [_outer(objective, 20)]
+            return self._costly_outer_stages(objective, rule)
         if objective not in rule.outer:
             return [replace(_outer(objective, 40), starts=(0, 1))]
         slow = replace(_outer(objective, 60), starts=(3,), step=0.1, tag="-slow")
         return [replace(_outer(objective, 40), starts=(0, 1, 2)), slow]
+
+    def _costly_outer_stages(self, objective: Objective, rule: RejectionRule) -> list[Stage]:
+        """For a rule whose verdict costs many passes."""
+        zero = _outer(objective, 20)
+        fresh = replace(zero, starts=(1,))
+        if objective not in rule.outer:
+            return [replace(fresh if objective.shadow else zero, targets=3)]
+        if not objective.shadow:
+            return [zero]
+        # Another start or step size finds what more iterations do not. The stand-in for T is too
+        # kind to networks that bend within its radius: there only T itself leads anywhere.
+        slow = replace(_outer(objective, 30), step=0.1, tag="-slow")
+        true = replace(_outer(objective, 25), starts=(1,), targets=2, steer=False, tag="-true")
+        return [fresh, slow, true]
 
     def _inner_stages(self, objective: Objective, rule: RejectionRule) -> list[Stage]:
         if objective.targets is Targets.ALL:

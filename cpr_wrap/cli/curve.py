@@ -234,15 +234,15 @@ def _evaluate(task: _Task, run: RunOptions, common: Common, *, leads: bool) -> N
         )
         if not leads:
             return
-        checks = _audit(task, found) if run.audit else None
+        checks = _audit(task, found, run.seed) if run.audit else None
     folder = _save(task, found, out, run.name or task.name, checks)
     _print(found, folder, common)
 
 
-def _audit(task: _Task, found: RobustnessCurve) -> list[Any]:
+def _audit(task: _Task, found: RobustnessCurve, seed: int) -> list[Any]:
     from cpr_wrap.evaluation import audit
 
-    checks = audit(task.model, task.data.images, task.data.labels, task.eps, found)
+    checks = audit(task.model, task.data.images, task.data.labels, task.eps, found, seed=seed)
     return [_show.plain(check) for check in checks]
 
 

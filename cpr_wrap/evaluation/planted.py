@@ -21,7 +21,7 @@ from cpr_wrap.evaluation.block import Block, rank_targets
 from cpr_wrap.evaluation.engine import run_stage
 from cpr_wrap.geometry import ball
 from cpr_wrap.objective import Goal
-from cpr_wrap.rules import Confidence, Consistency, RectifiedConfidence
+from cpr_wrap.rules import Consistency, RectifiedConfidence
 from cpr_wrap.selective import RejectionRule, SelectiveClassifier
 from cpr_wrap.solver import PGD, ascend
 
@@ -138,8 +138,8 @@ def _binary(
 
 
 def _relaxed(rule: RejectionRule) -> RejectionRule:
-    """Thresholds on probabilities belong to the old classes; two sure ones pass any below this."""
-    if isinstance(rule, Confidence | RectifiedConfidence):
+    """A product with a second head's estimate, which knows the old classes alone, is lower."""
+    if isinstance(rule, RectifiedConfidence):
         return replace(rule, threshold=min(rule.threshold, 0.5))
     return rule
 

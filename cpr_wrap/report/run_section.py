@@ -286,7 +286,7 @@ def flattened(value: Any, name: str = "") -> list[tuple[str, str]]:
     return [(name, _plain(value))]
 
 
-_STATES = {True: ("passed", "✓"), False: ("failed", "✗"), None: ("not run", "–")}
+_STATES = {True: ("passed", "✓"), False: ("failed", "✗"), None: ("no answer", "–")}
 
 
 def audit_part(run: Run) -> Markup | None:

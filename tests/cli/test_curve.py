@@ -179,15 +179,17 @@ def test_audit_is_printed_and_kept(saved, monkeypatch, calls, type_command):
     ]
     asked = []
 
-    def audit(*args):
-        asked.append(args)
+    def audit(*args, seed):
+        asked.append((*args, seed))
         return checks
 
     monkeypatch.setattr(cpr_wrap.evaluation, "audit", audit)
-    answer = type_command("curve", f"local:{saved}", "--num", "8", "--audit", "--out", "here")
+    answer = type_command(
+        "curve", f"local:{saved}", "--num", "8", "--audit", "--seed", "3", "--out", "here"
+    )
     assert "  ok  more steps: 3 = 3\n  NO  eps 1: 90%\n  -   planted: no room\n" in answer.stdout
-    [(_, x, y, eps, judged)] = asked
-    assert (len(x), len(y), eps) == (8, 8, 0.1)
+    [(_, x, y, eps, judged, seed)] = asked
+    assert (len(x), len(y), eps, seed) == (8, 8, 0.1, 3)
     assert judged.records == load_result("here").records
     assert load_result("here").details["audit"][1]["passed"] is False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from dataclasses import replace
@@ -10,10 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cpr_wrap.attacks.adaptive import Attack
-from cpr_wrap.attacks.ensemble import Quick
 from cpr_wrap.evaluation import (
-    audit,
     estimate_cost,
     load_result,
     risk_coverages,
@@ -22,12 +18,9 @@ from cpr_wrap.evaluation import (
     verify_curve,
     verify_result,
 )
-from cpr_wrap.evaluation.audit import as_rows
-from cpr_wrap.evaluation.planted import Planted, plant
-from cpr_wrap.evaluation.planted import _search as search
 from cpr_wrap.metrics import RobustnessCurve
-from cpr_wrap.objective import Goal, objective
-from cpr_wrap.rules import AcceptAll, Confidence, Consistency
+from cpr_wrap.objective import objective
+from cpr_wrap.rules import AcceptAll, Confidence
 from cpr_wrap.selective import SelectiveClassifier
 from tests.evaluation.test_curve import make
 from tests.toys import Curved
@@ -142,117 +135,6 @@ def test_an_estimate_scales_a_probe(evaluated):
     assert (cost.images, cost.probed) == (1000, len(x))
     assert cost.seconds > 0
     assert estimate_cost(model, x, y, 0.1, budget="quick", probe=1).images == len(x)
-
-
-def test_an_audit_passes_on_an_honest_evaluation(evaluated):
-    model, x, y, _ = evaluated
-    curve = robustness_curve(model, x, y, 0.1, budget="standard")
-    checks = audit(model, x, y, 0.1, curve, images=3, black_box_images=3)
-    failed = [check for check in checks if check.passed is False]
-    # Linf Square needs images of two axes and gets 2 x 2 pixels; the rest is the usual thing.
-    assert not failed, failed
-    assert {row["name"] for row in as_rows(checks)} == {check.name for check in checks}
-    assert len(checks) == 9
-
-
-def test_an_audit_fails_where_points_are_made_up_or_attacks_were_left_out(evaluated):
-    model, x, y, curve = evaluated
-    broken = (curve.records.outer_distance > 0) & curve.records.outer_broken
-    row = int(broken.nonzero()[0])
-    checks = audit(model, x, y, 0.1, tampered(curve, "outer", row, x[row]), images=1)
-    assert checks[0].passed is False
-    assert "do not hold" in checks[0].detail
-
-    class Nothing:
-        name = "nothing"
-
-        def stages(self, rule, eps):
-            return ()
-
-    lazy = robustness_curve(model, x, y, 0.1, budget=Nothing())
-    verdicts = {c.name: c for c in audit(model, x, y, 0.1, lazy, images=4)}
-    weak = [c for c in verdicts.values() if "the budget was too small" in c.detail]
-    assert weak
-    assert all(c.passed is False for c in weak)
-
-
-def test_an_audit_fails_where_inner_attacks_were_too_weak(evaluated):
-    model, x, y, _ = evaluated
-
-    class Far:
-        name = "far"
-
-        def stages(self, rule, eps):
-            return (
-                Attack(objective=rule.inner[0], goal=Goal.REJECTED, iterations=20, step=1.0),
-                *[s for s in Quick().stages(rule, eps) if "CHCMOA" in s.name],
-            )
-
-    module = importlib.import_module("cpr_wrap.evaluation.audit")
-    few = module._Few(model, x, y, 0.1, "Linf", 0)
-    for budget, expected in (("standard", True), (Far(), False)):
-        curve = robustness_curve(model, x, y, 0.1, budget=budget)
-        check = module._smaller_radii(few, curve)
-        assert check.passed is expected, check
-
-
-def test_an_audit_without_points_says_so(evaluated):
-    model, x, y, curve = evaluated
-    checks = audit(model, x, y, 0.1, replace(curve, details={}), images=1, black_box_images=1)
-    assert checks[0].passed is None
-
-
-def test_planted_inputs_are_found_by_the_ensemble_and_by_no_broken_one(monkeypatch):
-    for rule in (Consistency(radius=0.02, steps=4, step_size=0.005), Confidence(threshold=0.6)):
-        model = SelectiveClassifier(Curved(outputs=4, scale=4), rule)
-        _, x, _ = make("cpr", count=12)
-        y = model.judge(x).labels
-        y = torch.where(y < 0, 0, y)
-        answer = plant(model, x, y, 0.15, norm="Linf")
-        assert answer.planted >= 2
-        assert answer.found >= 0.95 * answer.planted
-        assert answer.by_chance < answer.planted
-    monkeypatch.setattr("cpr_wrap.evaluation.planted.run_stage", lambda *_: None)
-    assert plant(model, x, y, 0.15, norm="Linf").found == 0
-
-
-def test_plants_that_random_points_find_prove_nothing(evaluated, monkeypatch):
-    model, x, y, curve = evaluated
-    for by_chance, expected in ((1, True), (3, None)):
-        easy = Planted(planted=4, found=4, by_chance=by_chance)
-        module = importlib.import_module("cpr_wrap.evaluation.audit")
-        monkeypatch.setattr(module, "plant", lambda *_, easy=easy, **__: easy)
-        check = audit(model, x, y, 0.1, curve, images=1, black_box_images=1)[-1]
-        assert check.passed is expected
-        assert ("too easy to tell" in check.detail) is (expected is None)
-
-
-class Misleading(torch.nn.Module):
-    """A network whose gradients point the wrong way."""
-
-    def __init__(self, base):
-        super().__init__()
-        self.base, self.training = base, False
-
-    def forward(self, x):
-        return self.base(2 * x.detach() - x)
-
-
-def test_planted_inputs_are_missed_where_gradients_mislead():
-    honest = SelectiveClassifier(Curved(outputs=4, scale=4), AcceptAll())
-    _, x, _ = make("cpr", count=12)
-    y = honest.judge(x).labels
-    # Plants come from the honest network's gradients, attacks get the masked ones.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "cpr_wrap.evaluation.planted._search",
-            lambda binary, *rest: search(
-                SelectiveClassifier(Misleading(binary.base), binary.rule), *rest
-            ),
-        )
-        answer = plant(honest, x, y, 0.15, norm="Linf")
-    assert answer.planted >= 4
-    assert answer.found < 0.95 * answer.planted
 
 
 def test_fingerprints_tell_objectives_apart_that_share_a_name():

@@ -1,0 +1,217 @@
+"""An audit passes where an evaluation is honest, and each of its checks can fail."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cpr_wrap.attacks.adaptive import Attack
+from cpr_wrap.attacks.ensemble import Quick
+from cpr_wrap.evaluation import audit, robustness_curve
+from cpr_wrap.evaluation.audit import as_rows
+from cpr_wrap.evaluation.planted import Planted, plant
+from cpr_wrap.evaluation.planted import _search as search
+from cpr_wrap.objective import Goal
+from cpr_wrap.rules import AcceptAll, Confidence, Consistency
+from cpr_wrap.selective import SelectiveClassifier
+from tests.evaluation.test_curve import make
+from tests.evaluation.test_results import tampered
+from tests.toys import Curved
+
+AUDIT = importlib.import_module("cpr_wrap.evaluation.audit")  # the package has a function so named
+
+
+@pytest.fixture(scope="module")
+def evaluated():
+    model, x, y = make("cpr")
+    return model, x, y, robustness_curve(model, x, y, 0.1, budget="quick")
+
+
+def few_of(model, x, y, curve, eps=0.1):
+    return AUDIT._Few(model, x, y, torch.arange(len(x)), eps, curve, 0)
+
+
+class Nothing:
+    """A budget without attacks."""
+
+    name = "nothing"
+
+    def stages(self, rule, eps):
+        return ()
+
+
+class Pixels(torch.nn.Module):
+    """Class 1 where the mean pixel is above a bound."""
+
+    def __init__(self, bound: float = 0.55) -> None:
+        super().__init__()
+        self.bound, self.training = bound, False
+
+    def forward(self, x):
+        lead = x.flatten(1).mean(dim=1) - self.bound
+        return torch.stack([-lead, lead], dim=1)
+
+
+class Steps(Pixels):
+    """The same after pixels were rounded, so that nothing has a gradient."""
+
+    def forward(self, x):
+        return super().forward(x.detach().round() + 0 * x)
+
+
+def grey(count):
+    return torch.full((count, 1, 8, 8), 0.5), torch.zeros(count, dtype=torch.int64)
+
+
+def test_an_audit_passes_on_an_honest_evaluation(evaluated):
+    model, x, y, _ = evaluated
+    curve = robustness_curve(model, x, y, 0.1, budget="standard")
+    checks = audit(model, x, y, 0.1, curve, images=3, black_box_images=3)
+    failed = [check for check in checks if check.passed is False]
+    # Linf Square needs images of two axes and gets 2 x 2 pixels; the rest is the usual thing.
+    assert not failed, failed
+    assert {row["name"] for row in as_rows(checks)} == {check.name for check in checks}
+    assert len(checks) == 9
+
+
+def test_an_audit_fails_where_points_are_made_up_or_attacks_were_left_out(evaluated):
+    model, x, y, curve = evaluated
+    broken = (curve.records.outer_distance > 0) & curve.records.outer_broken
+    row = int(broken.nonzero()[0])
+    checks = audit(model, x, y, 0.1, tampered(curve, "outer", row, x[row]), images=1)
+    assert checks[0].passed is False
+    assert "do not hold" in checks[0].detail
+
+    lazy = robustness_curve(model, x, y, 0.1, budget=Nothing())
+    verdicts = {c.name: c for c in audit(model, x, y, 0.1, lazy, images=4)}
+    weak = [c for c in verdicts.values() if "the budget was too small" in c.detail]
+    assert weak
+    assert all(c.passed is False for c in weak)
+
+
+def test_an_audit_fails_where_inner_attacks_were_too_weak(evaluated):
+    model, x, y, _ = evaluated
+
+    class Far:
+        name = "far"
+
+        def stages(self, rule, eps):
+            return (
+                Attack(objective=rule.inner[0], goal=Goal.REJECTED, iterations=20, step=1.0),
+                *[s for s in Quick().stages(rule, eps) if "CHCMOA" in s.name],
+            )
+
+    for budget, expected in (("standard", True), (Far(), False)):
+        curve = robustness_curve(model, x, y, 0.1, budget=budget)
+        check = AUDIT._smaller_radii(few_of(model, x, y, curve))
+        assert check.passed is expected, check
+    radius = curve.records.rejected_radius
+    row = int((radius.isfinite() & (radius > 0) & ~curve.records.outer_broken).nonzero()[0])
+    check = AUDIT._smaller_radii(few_of(model, x, y, tampered(curve, "rejected", row, x[row])))
+    assert check.passed is False
+
+
+def test_where_everything_is_broken_more_effort_says_nothing():
+    x, y = grey(2)
+    model = SelectiveClassifier(Pixels(), AcceptAll())
+    curve = robustness_curve(model, x, y, 0.1, budget="quick")
+    assert curve.records.outer_broken.all()
+    few = few_of(model, x, y, curve)
+    longer, starts, larger = AUDIT._more_effort(few)
+    assert longer.passed is starts.passed is None
+    assert longer.detail == "every image was broken already"
+    assert larger.passed is True  # the known points are in the larger ball too
+    made_up = few_of(model, x, y, tampered(curve, "outer", 1, x[1]))
+    blind = replace(few.strongest(), iterations=1, starts=(0,))
+    check = AUDIT._no_worse(made_up, "larger", blind, 0.2)
+    assert check.passed is False
+    assert "1 of 2 known ones do not hold" in check.detail
+
+
+def test_a_black_box_attack_that_finds_more_fails_the_audit():
+    x, y = grey(3)
+    model = SelectiveClassifier(Pixels(), AcceptAll())
+    few = few_of(model, x, y, robustness_curve(model, x, y, 0.3, budget=Nothing()), 0.3)
+    check = AUDIT._black_box(few)
+    assert check.passed is False
+    assert "breaks 3 of 3 images that the ensemble did not break" in check.detail
+    assert AUDIT._black_box(few.take(torch.arange(0))).passed is None
+
+
+@pytest.mark.parametrize(("norm", "whole"), [("Linf", "1"), ("L2", "8")])
+def test_the_whole_space_is_as_wide_as_its_norm_says(norm, whole):
+    x, y = grey(2)
+    # No image at all has a mean above 2; some have one above 0.95.
+    for bound, expected in ((0.95, True), (2.0, False)):
+        model = SelectiveClassifier(Pixels(bound), AcceptAll())
+        curve = robustness_curve(model, x, y, 0.01, budget=Nothing(), norm=norm)
+        check = AUDIT._everything_breaks(few_of(model, x, y, curve, 0.01))
+        assert check.name == f"at eps = {whole} the outer attack breaks everything"
+        assert check.passed is expected
+
+
+@pytest.mark.parametrize(("network", "expected"), [(Pixels(), True), (Steps(), False)])
+def test_a_network_without_gradients_fails_the_audit(network, expected):
+    x, _ = grey(2)
+    assert AUDIT._gradients(SelectiveClassifier(network, AcceptAll()), x).passed is expected
+
+
+def test_an_audit_without_points_says_so(evaluated):
+    model, x, y, curve = evaluated
+    checks = audit(model, x, y, 0.1, replace(curve, details={}), images=1, black_box_images=1)
+    assert checks[0].passed is None
+
+
+def test_planted_inputs_are_found_by_the_ensemble_and_by_no_broken_one(monkeypatch):
+    for rule in (Consistency(radius=0.02, steps=4, step_size=0.005), Confidence(threshold=0.6)):
+        model = SelectiveClassifier(Curved(outputs=4, scale=4), rule)
+        _, x, _ = make("cpr", count=12)
+        y = model.judge(x).labels
+        y = torch.where(y < 0, 0, y)
+        answer = plant(model, x, y, 0.15, norm="Linf")
+        assert answer.planted >= 2
+        assert answer.found >= 0.95 * answer.planted
+        assert answer.by_chance < answer.planted
+    monkeypatch.setattr("cpr_wrap.evaluation.planted.run_stage", lambda *_: None)
+    assert plant(model, x, y, 0.15, norm="Linf").found == 0
+
+
+def test_plants_that_random_points_find_prove_nothing(evaluated, monkeypatch):
+    model, x, y, curve = evaluated
+    for by_chance, expected in ((1, True), (3, None)):
+        easy = Planted(planted=4, found=4, by_chance=by_chance)
+        monkeypatch.setattr(AUDIT, "plant", lambda *_, easy=easy, **__: easy)
+        check = audit(model, x, y, 0.1, curve, images=1, black_box_images=1)[-1]
+        assert check.passed is expected
+        assert ("too easy to tell" in check.detail) is (expected is None)
+
+
+class Misleading(torch.nn.Module):
+    """A network whose gradients point the wrong way."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.training = base, False
+
+    def forward(self, x):
+        return self.base(2 * x.detach() - x)
+
+
+def test_planted_inputs_are_missed_where_gradients_mislead():
+    honest = SelectiveClassifier(Curved(outputs=4, scale=4), AcceptAll())
+    _, x, _ = make("cpr", count=12)
+    y = honest.judge(x).labels
+    # Plants come from the honest network's gradients, attacks get the masked ones.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "cpr_wrap.evaluation.planted._search",
+            lambda binary, *rest: search(
+                SelectiveClassifier(Misleading(binary.base), binary.rule), *rest
+            ),
+        )
+        answer = plant(honest, x, y, 0.15, norm="Linf")
+    assert answer.planted >= 4
+    assert answer.found < 0.95 * answer.planted

@@ -285,11 +285,11 @@ def test_points_that_are_no_pictures_are_left_out(shape):
     assert "Gallery" not in Page(report_html(curve)).text
 
 
-def test_checks_that_passed_failed_or_were_not_run(one):
+def test_checks_that_passed_failed_or_have_no_answer(one):
     assert [item["class"] for item in one.all("li") if item.get("class")] == [
         "passed",
         "failed",
-        "not-run",
+        "no-answer",
     ]
 
 

@@ -181,6 +181,16 @@ def test_paste_puts_text_between_its_markers(tmp_path, monkeypatch):
         paste("b", "", page)
 
 
+def test_readmes_curves_are_those_of_the_published_study(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import readme_figure
+
+    found = {eps: readme_figure.read(eps) for eps in readme_figure.BUDGETS}
+    assert readme_figure.caption(found) in README
+    for eps in found:
+        assert (ROOT / readme_figure.image(eps)).is_file()
+
+
 def test_readmes_shares_of_zero_gradients():
     """At the images, and at random corners of the balls of 0.3 and 0.4."""
     import torch

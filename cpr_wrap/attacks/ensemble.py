@@ -8,7 +8,7 @@ from typing import Protocol
 from cpr_wrap._checks import check_positive
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.adaptive import KNOWN, Attack, Halving, Stage
-from cpr_wrap.attacks.autoattack import AutoAttackOnBase
+from cpr_wrap.attacks.autoattack import AdaptiveAutoAttack, AutoAttackOnBase
 from cpr_wrap.objective import Goal, Objective, Targets, lost_margin
 from cpr_wrap.rules.confidence import other_confidence
 from cpr_wrap.selective import RejectionRule
@@ -115,6 +115,8 @@ class Standard:
         """What `quick` does, then the whole ensemble and its additions."""
         plan = list(Quick().stages(rule, eps))
         plan.append(AutoAttackOnBase(version="small"))
+        if rule.can_reject and not rule.needs_gradient:
+            plan.append(AdaptiveAutoAttack(n_iter=100))
         for objective in (*rule.outer, *rule.extra_outer):
             plan.extend(self._outer_stages(objective, rule))
         if not rule.can_reject:
@@ -129,10 +131,14 @@ class Standard:
     def _outer_stages(self, objective: Objective, rule: RejectionRule) -> list[Stage]:
         if rule.needs_gradient:
             return self._costly_outer_stages(objective, rule)
+        climb = replace(_outer(objective, 40), starts=(0, 1))
         if objective not in rule.outer:
-            return [replace(_outer(objective, 40), starts=(0, 1))]
-        slow = replace(_outer(objective, 60), starts=(3,), step=0.1, tag="-slow")
-        return [replace(_outer(objective, 40), starts=(0, 1, 2)), slow]
+            return [climb]
+        # Where confidence is asked for, steps that are small, and a long way with much momentum,
+        # each find what the other and many short climbs do not.
+        slow = replace(climb, iterations=100, starts=(3,), step=0.1, tag="-slow")
+        far = replace(climb, iterations=100, starts=(2,), momentum=0.9, tag="-far")
+        return [climb, slow, far]
 
     def _costly_outer_stages(self, objective: Objective, rule: RejectionRule) -> list[Stage]:
         """For a rule whose verdict costs many passes."""

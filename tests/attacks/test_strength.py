@@ -93,7 +93,7 @@ def test_the_adaptive_ensemble_breaks_what_plain_pgd_does_not():
 
 
 def test_where_the_stand_in_is_too_kind_the_rule_itself_leads():
-    data, eps = load_data("mnist", "robust", num=6), 0.3
+    data, eps = load_data("mnist", "robust", num=4), 0.3
     model = load("bundled:mnist-compact-standard", radius=0.1, steps=20, step_size=0.01)
     broken = []
     for name in ("CHCMOA", "CHCMOA-true"):

@@ -38,12 +38,12 @@ class HighConfidence:
     """HCMOA alone, with several step sizes: the paper's attack on CCAT.
 
     Attributes:
-        iterations: Steps of each climb; the paper takes 200.
+        iterations: Steps of each climb, the paper's.
         starts: 0 is the image, others are random; the paper takes five random ones.
         sizes: Step sizes in pixel units, the paper's.
     """
 
-    iterations: int = 40
+    iterations: int = 200
     starts: tuple[int, ...] = (0, 1)
     sizes: tuple[float, ...] = (0.1, 0.01, 0.005)
     name: str = "HCMOA"

@@ -65,8 +65,8 @@ def _terms(found: list[Result]) -> str:
         return "Both attacks were cut short for a first look."
     ours, theirs = HighConfidence(), Backtracking()
     return (
-        f"HCMOA had {ours.iterations} iterations, {len(ours.starts)} starts and {len(ours.sizes)} "
-        f"step sizes for each target class, fewer than in the paper; PGD with backtracking had the "
+        f"HCMOA had the paper's {ours.iterations} iterations and {len(ours.sizes)} step sizes for "
+        f"each target class, but only {len(ours.starts)} starts; PGD with backtracking had the "
         f"paper's {theirs.iterations:,} iterations and {theirs.restarts} random starts."
     )
 

@@ -24,6 +24,7 @@ from study.tables import (
     share,
     traditional,
 )
+from study.verdict import losses_on, shared
 
 CIFAR10_METHODS = (
     "AT",
@@ -55,8 +56,24 @@ def ccat(results: Results) -> list[str]:
             text = f"{detection(own[0])}, n = {own[0].images}" if own else MISSING
             cells.append(f"{text} / {figures[budget]:.2f}")
         lines.append([name, *cells, _passes([r for r in found if r.study["attack"] == name])])
+    if beside := _beside(results, found):
+        lines.append(beside)
     head = ["Attack", "seen", "unseen", "passes an image, seen and unseen"]
     return [*parts, markdown(head, lines)]
+
+
+def _beside(results: Results, found: list[Result]) -> list[str]:
+    """What the main table's budget leaves on the same images."""
+    tables = [results.table(budget).get("CCAT") for budget in paper.EPS]
+    main = [result for result in tables if result is not None]
+    cells = []
+    for result in main:
+        on = shared([result, *(r for r in found if r.has_eps(result.curve.eps))])
+        lost = int(losses_on(result, "step:0", on).sum())
+        cells.append(f"{share(len(on) - lost, len(on))}, n = {len(on)} / {MISSING}")
+    if len(cells) < len(tables):
+        return []
+    return [f"all of `{main[0].plan}`, as in the main table", *cells, _passes(main)]
 
 
 def _terms(found: list[Result]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shlex
@@ -210,3 +211,14 @@ def test_readmes_shares_of_zero_gradients():
     told = re.search(r"first 200 test images (\d+) % .*? still (\d+) %, .*? it is (\d+) %", text)
     assert told is not None
     assert found == [int(number) for number in told.groups()]
+
+
+def test_passes_of_the_study_are_told_right():
+    text = (ROOT / "docs" / "scaling.md").read_text()
+    told = re.search(
+        r"an image takes ([\d,]+) passes on average over\nthe study's (\d+) images", text
+    )
+    assert told is not None
+    result = json.loads((ROOT / "docs/study/main/at+cpr-eps0.3/result.json").read_text())
+    found = (round(result["passes_total"]["per_image"]), result["images"])
+    assert (int(told[1].replace(",", "")), int(told[2])) == found

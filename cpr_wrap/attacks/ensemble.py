@@ -107,7 +107,7 @@ class Quick:
 
 @dataclass(frozen=True)
 class Standard:
-    """The default, at most 10,000 passes an image on ten classes."""
+    """The default, at most 10,000 passes an image on ten classes, and 20 steps of CPR."""
 
     name: str = "standard"
 

@@ -42,7 +42,7 @@ def make(name: str, count: int = 8, seed: int = 0):
 
 @pytest.mark.parametrize("name", RULES)
 def test_every_recorded_point_holds_for_an_independent_checker(name):
-    model, x, y = make(name)
+    model, x, y = make(name, count=5)
     curve = robustness_curve(model, x, y, 0.1, budget="standard")
     check = verify_curve(model, curve)
     assert check.holds, check.problems
@@ -70,7 +70,7 @@ def test_quick_is_a_prefix_of_standard(name):
     rule = RULES[name]
     quick, standard = Quick().stages(rule, 0.1), Standard().stages(rule, 0.1)
     assert standard[: len(quick)] == quick
-    model, x, y = make(name)
+    model, x, y = make(name, count=5)
     few = robustness_curve(model, x, y, 0.1, budget="quick")
     many = robustness_curve(model, x, y, 0.1, budget="standard")
     alphas = torch.linspace(0, 1, 21, dtype=torch.float64)

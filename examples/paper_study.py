@@ -35,7 +35,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", default="standard", choices=BUDGETS)
     parser.add_argument("--images", type=int, default=500, help="test images of the main table")
     parser.add_argument("--few", type=int, default=100, help="test images of the other stages")
-    parser.add_argument("--check", type=int, default=20, help="images for standard after quick")
+    parser.add_argument("--check", type=int, default=20, help="of CPR, with more effort")
     parser.add_argument("--contrast", type=int, default=10, help="for the natural network")
     parser.add_argument("--clean", type=int, default=9000, help="test images for clean figures")
     parser.add_argument("--validation", type=int, default=1000, help="images for thresholds")

@@ -34,6 +34,11 @@ def image(eps: float) -> str:
     return f"docs/img/curve-eps{eps:g}.svg"
 
 
+def _rejected(curve: RobustnessCurve) -> str:
+    seen = curve.details["calibration"]["validation"]
+    return f"{seen['rejected_correct'] / seen['correct']:.1%}"
+
+
 def caption(found: Mapping[float, Curves]) -> str:
     """The pictures, and below them what they show."""
     pictures = " ".join(f"![Robustness over alpha, eps {eps:g}]({image(eps)})" for eps in found)
@@ -45,14 +50,17 @@ def caption(found: Mapping[float, Curves]) -> str:
         )
         for eps, curves in found.items()
     )
-    curve = next(iter(next(iter(found.values())).values()))
+    first = next(iter(found.values()))
+    curve = first["CPR"]
+    rejected = ", ".join(f"{name} {_rejected(first[name])}" for name in ("CPR", "confidence"))
     return (
         f"{pictures}\n\n"
         f"*`{curve.details['model']}` under three rules: the first {len(curve.records)} test "
         "images of MNIST, Linf. Both rejecting rules under budget `standard`, the bare network "
-        f"under AutoAttack. Robustness found: {sentences}. Shaded: 95 % bootstrap intervals over "
-        "images. From the results of the [study](docs/study.md), drawn by "
-        "[examples/readme_figure.py](examples/readme_figure.py).*"
+        "under AutoAttack. CPR has the paper's radius, confidence is calibrated to 1 %; of the "
+        f"right answers on validation images they reject: {rejected}. Robustness found: "
+        f"{sentences}. Shaded: 95 % bootstrap intervals over images. From the results of the "
+        "[study](docs/study.md), drawn by [examples/readme_figure.py](examples/readme_figure.py).*"
     )
 
 

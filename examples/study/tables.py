@@ -40,9 +40,11 @@ def intervals(curve: RobustnessCurve, names: tuple[str, ...]) -> list[Interval]:
     found = []
     for name in names:
         each = image_losses(curve, name)
-        share = bool(((each == 0) | (each == 1)).all())
+        # By the paper's sum a lost image costs 1 but for the error of a trapezoid.
+        exact = curve.image_losses(name)
+        share = bool((((exact == 0) & (each == 0)) | (exact == 1)).all())
         found.append(
-            clopper_pearson(int(each.sum()), len(each)) if share else bootstrap_interval(each)
+            clopper_pearson(int(exact.sum()), len(each)) if share else bootstrap_interval(each)
         )
     return found
 

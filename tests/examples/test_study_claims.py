@@ -284,6 +284,13 @@ def test_steps_have_exact_intervals_and_ramps_bootstrap_ones(tmp_path):
     assert ramp.method == "bootstrap"
 
 
+@pytest.mark.parametrize("ramp", ["ramp:1", "ramp:3", "ramp:4"])
+def test_ramps_that_are_shares_have_exact_intervals_too(tmp_path, ramp):
+    put(tmp_path, "main", "a", 0.3, [True] * 10, [INF] * 10)
+    (interval,) = tables.intervals(Results(tmp_path).of("main")[0].curve, (ramp,))
+    assert interval.low == pytest.approx(0.6915, abs=1e-3)  # Clopper-Pearson of ten in ten
+
+
 def test_order_of_methods(tmp_path):
     put(tmp_path, "main", "AT+CPR", 0.4, [False] * 4, [INF] * 4)
     put(tmp_path, "main", "AT+CR", 0.4, [True] * 4, [INF] * 4)

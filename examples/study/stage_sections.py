@@ -9,13 +9,13 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from cpr_wrap.report.wording import MISSING, count_text
-from study import paper
+from study import paper, stages
+from study.options import Options
 from study.paper import SEEN, UNSEEN
 from study.plans import Backtracking, EqualTerms, HighConfidence
 from study.read import Result, Results
 from study.sections import NO_RESULT, picture
 from study.single_claims import rejected_within
-from study.stages import CIFAR10_AT, within_rate
 from study.tables import (
     curve_points,
     detection,
@@ -25,15 +25,6 @@ from study.tables import (
     traditional,
 )
 from study.verdict import losses_on, shared
-
-CIFAR10_METHODS = (
-    "AT",
-    "AT+CR",
-    "AT+CPR",
-    "AT+CPR calibrated",
-    "natural",
-    "natural+CPR",
-)
 
 Grid = dict[int, dict[float, Result]]
 
@@ -201,7 +192,7 @@ def _choice(found: list[Result]) -> str:
     able = []
     for result in found:
         seen = result.details["calibration"]["validation"]
-        if result.study["images"] == "validation" and within_rate(
+        if result.study["images"] == "validation" and stages.within_rate(
             seen["rejected_correct"], seen["correct"]
         ):
             able.append(result)
@@ -227,13 +218,17 @@ def _choice(found: list[Result]) -> str:
     )
 
 
+def _cifar10_methods() -> list[str]:
+    return list(dict.fromkeys(task.method for task in stages.cifar10(Options())))
+
+
 def cifar10(results: Results) -> list[str]:
     """The same on CIFAR-10 as far as it goes."""
     parts = ["## CIFAR-10"]
     if not results.of("cifar10"):
         return [*parts, NO_RESULT]
     parts.append(
-        f"AT, AT+CR and AT+CPR stand on `{CIFAR10_AT}`. AT+CPR has the paper's radius "
+        f"AT, AT+CR and AT+CPR stand on `{stages.CIFAR10_AT}`. AT+CPR has the paper's radius "
         f"{paper.CIFAR10_RADIUS:g} and {paper.CIFAR10_STEPS} steps of {paper.CIFAR10_STEP_SIZE:g}; "
         f"AT+CPR calibrated has the radius that rejects {100 * paper.CIFAR10_REJECT_RATE:g} % of "
         "the correctly classified validation images, in steps twice as long, so that it can go "
@@ -246,7 +241,7 @@ def cifar10(results: Results) -> list[str]:
         if not table:
             continue
         figures = paper.CIFAR10_LOSSES[budget]
-        methods = [name for name in CIFAR10_METHODS if name in table]
+        methods = [name for name in _cifar10_methods() if name in table]
         methods += [name for name in table if name not in methods]
         title = f"{budget.capitalize()} attacks, ε = {round(255 * paper.CIFAR10_EPS[budget])}/255"
         parts.append(f"### {title}")

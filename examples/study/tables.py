@@ -18,11 +18,9 @@ from study import paper
 from study.losses import image_losses, total_loss
 from study.read import Result, Results
 from study.stages import MAIN
-from study.verdict import losses_on, shared
+from study.verdict import Line, losses_on, shared
 
 RAMPS = ("ramp:1", "ramp:2", "ramp:3", "ramp:4")
-
-Line = list[str]
 
 
 def markdown(head: Line, lines: list[Line]) -> str:

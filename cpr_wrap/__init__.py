@@ -9,11 +9,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cpr_wrap.attacks.adaptive import ATTACKS
+    from cpr_wrap.attacks.ensemble import BUDGETS
     from cpr_wrap.calibration import Calibration, calibrate
     from cpr_wrap.data import load_data, load_folder
     from cpr_wrap.diagnose import input_gradient_report
-    from cpr_wrap.evaluation import robustness_curve
-    from cpr_wrap.metrics import RampLoss, RobustnessCurve, StepLoss
+    from cpr_wrap.evaluation import (
+        advise,
+        audit,
+        certify,
+        estimate_cost,
+        load_result,
+        merge_results,
+        results,
+        robustness_curve,
+        save_result,
+        verify_result,
+    )
+    from cpr_wrap.geometry import THREATS, ThreatModel
+    from cpr_wrap.metrics import RampLoss, RobustnessCurve, StepLoss, TableLoss
+    from cpr_wrap.rule import RejectionRule, register_rule
     from cpr_wrap.rules import (
         RULES,
         AcceptAll,
@@ -22,35 +37,82 @@ if TYPE_CHECKING:
         CPRWrapper,
         RectifiedConfidence,
         RejectClass,
+        Verified,
     )
     from cpr_wrap.selective import REJECT, Selection, SelectiveClassifier
-    from cpr_wrap.zoo import Normalize, load, load_network
+    from cpr_wrap.zoo import ZOOS, Normalize, load, load_network
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "cpr_wrap.calibration": ("Calibration", "calibrate"),
-    "cpr_wrap.data": ("load_data", "load_folder"),
+    "cpr_wrap.attacks.adaptive": ("ATTACKS",),
+    "cpr_wrap.attacks.ensemble": ("BUDGETS",),
+    "cpr_wrap.calibration": (
+        "Calibration",
+        "calibrate",
+    ),
+    "cpr_wrap.data": (
+        "load_data",
+        "load_folder",
+    ),
     "cpr_wrap.diagnose": ("input_gradient_report",),
-    "cpr_wrap.evaluation": ("robustness_curve",),
-    "cpr_wrap.metrics": ("RampLoss", "RobustnessCurve", "StepLoss"),
+    "cpr_wrap.evaluation": (
+        "advise",
+        "audit",
+        "certify",
+        "estimate_cost",
+        "load_result",
+        "merge_results",
+        "results",
+        "robustness_curve",
+        "save_result",
+        "verify_result",
+    ),
+    "cpr_wrap.geometry": (
+        "THREATS",
+        "ThreatModel",
+    ),
+    "cpr_wrap.metrics": (
+        "RampLoss",
+        "RobustnessCurve",
+        "StepLoss",
+        "TableLoss",
+    ),
+    "cpr_wrap.rule": (
+        "RejectionRule",
+        "register_rule",
+    ),
     "cpr_wrap.rules": (
-        "RULES",  # from here, because importing the rules fills it
+        "RULES",
         "AcceptAll",
         "CPRWrapper",
         "Confidence",
         "Consistency",
         "RectifiedConfidence",
         "RejectClass",
+        "Verified",
     ),
-    "cpr_wrap.selective": ("REJECT", "Selection", "SelectiveClassifier"),
-    "cpr_wrap.zoo": ("Normalize", "load", "load_network"),
+    "cpr_wrap.selective": (
+        "REJECT",
+        "Selection",
+        "SelectiveClassifier",
+    ),
+    "cpr_wrap.zoo": (
+        "Normalize",
+        "ZOOS",
+        "load",
+        "load_network",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "ATTACKS",
+    "BUDGETS",
     "REJECT",
     "RULES",
+    "THREATS",
+    "ZOOS",
     "AcceptAll",
     "CPRWrapper",
     "Calibration",
@@ -60,17 +122,31 @@ __all__ = [
     "RampLoss",
     "RectifiedConfidence",
     "RejectClass",
+    "RejectionRule",
     "RobustnessCurve",
     "Selection",
     "SelectiveClassifier",
     "StepLoss",
+    "TableLoss",
+    "ThreatModel",
+    "Verified",
+    "advise",
+    "audit",
     "calibrate",
+    "certify",
+    "estimate_cost",
     "input_gradient_report",
     "load",
     "load_data",
     "load_folder",
     "load_network",
+    "load_result",
+    "merge_results",
+    "register_rule",
+    "results",
     "robustness_curve",
+    "save_result",
+    "verify_result",
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +63,25 @@ def check_positive(value: float, name: str) -> None:
         raise ValueError(f"{name}: expected a finite number above 0, got {value}")
 
 
+def check_number(value: float, name: str) -> float:
+    """A finite number above zero, also given as a tensor or array of one number."""
+    if isinstance(value, bool) or (hasattr(value, "dtype") and "bool" in str(value.dtype)):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name}: expected a number, got {value!r:.60}") from error
+    check_positive(number, name)
+    return number
+
+
+def check_seed(seed: int) -> int:
+    """A whole number from 0 up to 2 ** 63 - 1."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed: expected a whole number from 0 to 2**63 - 1, got {seed!r}")
+    return seed
+
+
 def check_eps(eps: float, name: str = "eps") -> None:
     """Refuse a budget that is negative or not finite."""
     if not (math.isfinite(eps) and eps >= 0):
@@ -94,3 +114,8 @@ def import_extra(module: str, extra: str | None = None) -> ModuleType:
             raise  # the package is there; something inside it is missing
         what = f"'cpr-wrap[{extra}]'" if extra else module
         raise ModuleNotFoundError(f"{module} is not installed; pip install {what}") from error
+
+
+def data_frame(rows: Any) -> Any:
+    """Rows of plain values as a pandas DataFrame."""
+    return import_extra("pandas", "pandas").DataFrame(rows)

@@ -1,12 +1,25 @@
-"""Names for things people can choose: rules, zoos, data sets, recipes, attacks."""
+"""Names for things people can choose: rules, zoos, data sets, attacks, budgets, recipes.
+
+A registry may belong to a group of entry points. Packages that declare entries in that group are
+imported when a name is not known yet or all names are asked for, and not before.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from importlib import metadata
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def near(name: str, known: list[str]) -> str:
+    """A hint at the known name most like `name`, as the end of a sentence; may be empty."""
+    spelled = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), spelled, n=1)
+    return f" Did you mean {spelled[close[0]]!r}?" if close else ""
 
 
 class Registry(Mapping[str, T]):
@@ -21,9 +34,17 @@ class Registry(Mapping[str, T]):
         LookupError: unknown colour 'gren'. Did you mean 'green'? Known: green
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, group: str | None = None) -> None:
+        """Make an empty registry.
+
+        Args:
+            kind: What is registered, for messages.
+            group: Entry-point group in which other packages add to it, e.g. `cpr_wrap.rules`.
+        """
         self.kind = kind
+        self.group = group
         self._entries: dict[str, T] = {}
+        self._plugins_loaded = group is None
 
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that enters its argument under `name`."""
@@ -36,24 +57,55 @@ class Registry(Mapping[str, T]):
 
         return enter
 
+    def _load_plugins(self) -> None:
+        """Import what other packages add. A plug-in that fails is named in a warning."""
+        if self._plugins_loaded or self.group is None:
+            return
+        self._plugins_loaded = True
+        for point in metadata.entry_points(group=self.group):
+            try:
+                thing = point.load()
+                # Importing may have registered it, e.g. by a decorator.
+                if point.name not in self._entries:
+                    self.register(point.name)(thing)
+            except Exception as error:
+                owner = point.dist.name if point.dist is not None else "an unknown package"
+                warnings.warn(
+                    f"{self.kind} {point.name!r} of {owner} could not be loaded: "
+                    f"{type(error).__name__}: {error}",
+                    stacklevel=4,
+                )
+
     def __getitem__(self, name: str) -> T:
-        if name in self._entries:
-            return self._entries[name]
-        spelled = {known.lower(): known for known in self._entries}
-        close = difflib.get_close_matches(str(name).lower(), spelled, n=1)
-        hint = f" Did you mean {spelled[close[0]]!r}?" if close else ""
-        # LookupError, not KeyError: the latter prints its text as a quoted repr.
-        raise LookupError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(self)}")
+        if name not in self:
+            # LookupError, not KeyError: the latter prints its text as a quoted repr.
+            known = list(self)
+            hint = near(str(name), known)
+            raise LookupError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(known)}")
+        return self._entries[name]
 
     def get(self, name: str, default: Any = None) -> Any:
         """The entry, or `default` where there is none."""
-        return self._entries.get(name, default)
+        return self._entries[name] if name in self else default
 
     def __contains__(self, name: object) -> bool:
+        if name not in self._entries:
+            self._load_plugins()
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
+        self._load_plugins()
         return iter(sorted(self._entries))
 
     def __len__(self) -> int:
+        self._load_plugins()
         return len(self._entries)
+
+
+def unknown(kind: str, name: str, known: Collection[str]) -> LookupError:
+    """An error for a name that is not among the known ones, with the nearest of them."""
+    folded = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), folded, n=3)
+    hint = f" Did you mean {' or '.join(repr(folded[each]) for each in close)}?" if close else ""
+    listed = f" Known: {', '.join(sorted(known)) or 'none'}" if len(known) <= 12 else ""
+    return LookupError(f"unknown {kind} {name!r}.{hint}{listed}")

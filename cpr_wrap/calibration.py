@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from cpr_wrap._checks import check_images, check_labels, check_share
+from cpr_wrap.data.pairs import gather
+from cpr_wrap.geometry import threat
+from cpr_wrap.metrics.evidence import CalibrationFacts
 from cpr_wrap.metrics.intervals import Interval, clopper_pearson
-from cpr_wrap.rules.cpr import Consistency
-from cpr_wrap.rules.rcd import RejectClass
-from cpr_wrap.selective import RejectionRule, Selection, SelectiveClassifier
+from cpr_wrap.rule import BySearch, RejectionRule, Unchanged, rule_config
+from cpr_wrap.selective import Selection, SelectiveClassifier
 
-# Bisecting the radius: how fine in any case, and how fine where a jump must be resolved, as
-# fractions of the largest radius that T(x) can reach.
+# Bisecting a setting: how fine in any case, and how fine where a jump must be resolved, as
+# fractions of its largest value.
 _COARSE, _FINE = 1e-3, 1e-6
-_ROUNDS = 4  # corrections of the search where rejection turns out not to grow with the radius
+_GREY = 1 / 255  # a grey level, as a share of the data's range
+_ROUNDS = 4  # corrections of the search where rejection turns out not to grow with the setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,24 @@ class CalibrationRecord:
     reached: bool
     note: str
 
+    @property
+    def facts(self) -> CalibrationFacts:
+        """The same as plain data, for results."""
+        return CalibrationFacts(
+            before=rule_config(self.before),
+            after=rule_config(self.after),
+            reject_rate=self.reject_rate,
+            measured_rate=self.measured_rate,
+            low=self.interval.low,
+            high=self.interval.high,
+            num_rejected=self.num_rejected,
+            num_correct=self.num_correct,
+            num_images=self.num_images,
+            overall_rate=self.overall_rate,
+            reached=self.reached,
+            note=self.note,
+        )
+
 
 class Calibration(NamedTuple):
     """A calibrated model and the record of its calibration."""
@@ -75,33 +97,39 @@ class _Found(NamedTuple):
 
 def calibrate(
     model: SelectiveClassifier,
-    x_val: Tensor,
-    y_val: Tensor,
-    reject_rate: float,
+    x_val: Tensor | Dataset[Any] | DataLoader[Any],
+    y_val: Tensor | None = None,
+    reject_rate: float = 0.01,
     *,
     batch_size: int = 256,
     confidence: float = 0.95,
     force: bool = False,
+    max_radius: float | None = None,
 ) -> Calibration:
     """Set a rule so that it rejects a share of the correctly classified validation images.
 
-    A score's threshold becomes the quantile of these images' scores. CPR, which has no score to
-    cut, gets the largest radius that rejects no more than asked; its steps stay as they are.
+    A score's threshold becomes the quantile of these images' scores. A rule that has no score to
+    cut, such as CPR, gets the largest radius that rejects no more than asked.
 
     Args:
         model: What to calibrate; it is left as it is.
-        x_val: Validation images `(N, ...)`, on the model's device.
-        y_val: Their labels `(N,)`.
+        x_val: Validation images `(N, ...)`, on the model's device, or a data set or loader.
+        y_val: Their labels `(N,)`; None beside a data set or loader.
         reject_rate: Share of the correctly classified images to reject, between 0 and 1.
         batch_size: Images in one batch.
         confidence: Level of the interval for the true rate.
-        force: Calibrate a reject class too; without it its threshold stays, as in the paper.
+        force: Calibrate rules too that are meant to stay as they are, e.g. a reject class.
+        max_radius: Upper end of a search; by default the rule's own limit, or the data's range.
 
     Returns:
         The model under the new rule, and the record. Where the rate is out of reach, the record
         says so and the rule is the nearest one that rejects no more than asked.
     """
+    if not isinstance(x_val, Tensor):
+        x_val, y_val = gather(x_val, y_val)
     check_images(x_val, "x_val")
+    if y_val is None:
+        raise TypeError("y_val: expected labels beside a tensor of images, got None")
     check_labels(y_val, len(x_val), name="y_val")
     check_share(reject_rate, "reject_rate")
     check_share(confidence, "confidence")
@@ -112,26 +140,30 @@ def calibrate(
             f"rule {model.rule.name!r} never rejects, so there is nothing to calibrate; wrap the "
             "network with another rule first, e.g. model.with_rule(cpr_wrap.Consistency())"
         )
-    search = _Search(model, x_val, y_val, reject_rate, batch_size)
-    if isinstance(model.rule, Consistency):
-        found = search.radius(model.rule)
-    elif isinstance(model.rule, RejectClass) and not force:
-        found = search.unchanged(model.rule)
+    search = _Search(model, x_val, y_val, reject_rate, batch_size, max_radius)
+    how = model.rule.calibrated_by
+    if isinstance(how, BySearch):
+        found = search.setting(how)
+    elif isinstance(how, Unchanged) and not force:
+        found = _Found(
+            model.rule, search.first.accepted, f"{how.why}; calibrate(..., force=True) moves it"
+        )
     else:
         found = search.threshold(model.rule)
     return Calibration(model.with_rule(found.rule), search.record(found, reject_rate, confidence))
-
-
-def _reach(rule: Consistency) -> float:
-    """The largest radius that has an effect."""
-    return rule.steps * rule.step_size
 
 
 class _Search:
     """The validation images, and the ways to find a rule for them."""
 
     def __init__(
-        self, model: SelectiveClassifier, x: Tensor, y: Tensor, rate: float, batch_size: int
+        self,
+        model: SelectiveClassifier,
+        x: Tensor,
+        y: Tensor,
+        rate: float,
+        batch_size: int,
+        most: float | None,
     ) -> None:
         self.model = model
         self.x = x
@@ -139,10 +171,13 @@ class _Search:
         with torch.no_grad():
             num_classes = model.logits(x[:1]).shape[1]
         check_labels(y, len(x), num_classes, name="y_val")
-        # CPR's first look is at the largest radius: what it accepts there can be left alone later.
-        rule = model.rule
-        widest = replace(rule, radius=_reach(rule)) if isinstance(rule, Consistency) else rule
-        self.first = self.ask(widest)
+        # The first look is at the largest setting: what is accepted there can be left alone later.
+        rule, how = model.rule, model.rule.calibrated_by
+        if isinstance(how, BySearch):
+            whole = threat(rule.norm or "Linf").everything(x)
+            self.most = min(most or whole, how.most or whole)
+            rule = replace(rule, **{how.setting: self.most})
+        self.first = self.ask(rule)
         self.correct = self.first.predicted == y.to(x.device)
         self.num_correct = int(self.correct.sum())
         if self.num_correct == 0:
@@ -181,57 +216,64 @@ class _Search:
         )
         return _Found(cut, accepted, note)
 
-    def unchanged(self, rule: RejectionRule) -> _Found:
-        """A reject class wins or loses; its threshold is not searched."""
-        note = (
-            f"the reject class decides, the threshold stays at {rule.threshold:g}; "
-            "calibrate(..., force=True) moves it"
-        )
-        return _Found(rule, self.first.accepted, note)
-
-    def radius(self, rule: Consistency) -> _Found:
-        """The largest radius at which no more than `wanted` right answers are rejected."""
-        radius = _reach(rule)
+    def setting(self, how: BySearch) -> _Found:
+        """The largest setting at which no more than `wanted` right answers are rejected."""
+        name, value = how.setting, self.most
+        rule = replace(self.model.rule, **{name: value})
         accepted = self.first.accepted
         suspects = self._rejected(accepted)
         if len(suspects) <= self.wanted:
             note = (
-                f"even radius {radius:g}, all that {rule.steps} steps of {rule.step_size:g} can "
-                f"cover, rejects {len(suspects)} of {self.num_correct}; raise steps or step_size"
+                f"even {name} {value:g}, the largest there is, rejects {len(suspects)} of "
+                f"{self.num_correct}; {how.advice}"
             )
-            short = len(suspects) < self.wanted
-            return _Found(replace(rule, radius=radius), accepted, note if short else "")
+            return _Found(rule, accepted, note if len(suspects) < self.wanted else "")
         for _ in range(_ROUNDS):
-            radius = self._bisect(rule, suspects, radius)
-            accepted = self.ask(replace(rule, radius=radius)).accepted
+            value = self._bisect(name, suspects, value)
+            rule = replace(rule, **{name: value})
+            accepted = self.ask(rule).accepted
             rejected = self._rejected(accepted)
             if len(rejected) <= self.wanted:
                 break
-            # An image that only a smaller radius rejects; search again below, with it in view.
+            # An image that only a smaller setting rejects; search again below, with it in view.
             suspects = torch.cat([suspects, rejected]).unique()
         note = ""
         if len(rejected) < self.wanted:
-            note = f"just above radius {radius:g} several images are rejected at once"
+            note = f"just above {name} {value:g} several images are rejected at once"
         if len(rejected) > self.wanted:
-            note = f"no radius tried down to {radius:g} rejects as few as asked"
-        return _Found(replace(rule, radius=radius), accepted, note)
+            note = f"no {name} tried down to {value:g} rejects as few as asked"
+        return _Found(rule, accepted, "; ".join(filter(None, [note, self._fragile(rule, how)])))
+
+    def _fragile(self, rule: RejectionRule, how: BySearch) -> str:
+        """A word on a radius that is smaller than what rounding to bytes does to an image."""
+        whole = threat(rule.norm or "Linf").everything(self.x)
+        half = min(_GREY / 2 * whole, self.most)
+        if how.setting != "radius" or rule.reach >= half:
+            return ""
+        there = len(self._rejected(self.ask(replace(rule, **{how.setting: half})).accepted))
+        return (
+            f"radius {rule.reach:.2g} is below half a grey level ({half:.2g}), where {rule.name} "
+            f"rejects {there} of {self.num_correct} right answers ({there / self.num_correct:.0%}):"
+            " a network this fragile needs training for robustness before it can use a radius "
+            "that matters"
+        )
 
     def _rejected(self, accepted: Tensor) -> Tensor:
         """Rows of the correctly classified images that are rejected `(M,)`."""
         return (~accepted & self.correct).nonzero().squeeze(1)
 
-    def _bisect(self, rule: Consistency, suspects: Tensor, high: float) -> float:
-        """Close in on the radius at which more than `wanted` suspects are rejected.
+    def _bisect(self, name: str, suspects: Tensor, high: float) -> float:
+        """Close in on the setting at which more than `wanted` suspects are rejected.
 
-        That an image rejected at one radius is rejected at every larger one is an assumption: it
+        That an image rejected at one value is rejected at every larger one is an assumption: it
         lets each halving look at the undecided images alone. The measurement of all images that
         follows is what counts.
         """
-        coarse, fine = _COARSE * _reach(rule), _FINE * _reach(rule)
+        coarse, fine = _COARSE * self.most, _FINE * self.most
         low, below = 0.0, 0  # at radius 0, T(x) is x and nothing is rejected
         while high - low > (coarse if low > 0 and below == self.wanted else fine):
             middle = (low + high) / 2
-            accepted = self.ask(replace(rule, radius=middle), suspects).accepted
+            accepted = self.ask(replace(self.model.rule, **{name: middle}), suspects).accepted
             rejected = len(suspects) - int(accepted.sum())
             if below + rejected > self.wanted:
                 high, suspects = middle, suspects[~accepted]

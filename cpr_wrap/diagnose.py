@@ -42,6 +42,7 @@ class InputGradientReport:
             T(x) climbs, is exactly zero.
         flat_images: Images whose gradient is zero at every pixel.
         flat_images_cross_entropy: The same for the cross-entropy.
+        nonfinite: Share of the pixels whose gradient is NaN or infinite.
         warning: What is likely wrong; empty if nothing is.
     """
 
@@ -54,15 +55,17 @@ class InputGradientReport:
     zero_cross_entropy: float
     flat_images: int
     flat_images_cross_entropy: int
+    nonfinite: float
     warning: str
 
 
 class _Zeros(NamedTuple):
-    """Where a batch's gradients are exactly zero, each `(N, d)`."""
+    """Where a batch's gradients are exactly zero, or no number, each `(N, d)`."""
 
     lead: Tensor
     cross_entropy: Tensor
     nudged: Tensor
+    nonfinite: Tensor
 
 
 def input_gradient_report(
@@ -83,7 +86,7 @@ def input_gradient_report(
     if batch_size < 1:
         raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
     parts = [_zeros(model, batch) for batch in x.split(batch_size)]
-    lead, cross_entropy, nudged = (torch.cat(part) for part in zip(*parts, strict=True))
+    lead, cross_entropy, nudged, nonfinite = (torch.cat(p) for p in zip(*parts, strict=True))
     pixels = x.detach().flatten(1)
     bound = (pixels <= 0) | (pixels >= 1)
     report = InputGradientReport(
@@ -96,6 +99,7 @@ def input_gradient_report(
         zero_cross_entropy=_share(cross_entropy),
         flat_images=int(lead.all(dim=1).sum()),
         flat_images_cross_entropy=int(cross_entropy.all(dim=1).sum()),
+        nonfinite=_share(nonfinite),
         warning="",
     )
     text = _explain(report)
@@ -119,7 +123,8 @@ def _zeros(model: nn.Module, x: Tensor) -> _Zeros:
         (lead,) = torch.autograd.grad(margin(logits, predicted).sum(), point)
         moved = (point.detach() * (1 - 2 * _NUDGE) + _NUDGE).requires_grad_()
         (nudged,) = torch.autograd.grad(margin(_logits(model, moved), predicted).sum(), moved)
-    return _Zeros(*((gradient == 0).flatten(1) for gradient in (lead, climbed, nudged)))
+    here, there, moved_off = ((g == 0).flatten(1) for g in (lead, climbed, nudged))
+    return _Zeros(here, there, moved_off, ~lead.isfinite().flatten(1))
 
 
 def _logits(model: nn.Module, x: Tensor) -> Tensor:
@@ -146,6 +151,12 @@ def _explain(report: InputGradientReport) -> str:
         causes.append(
             f"{report.flat_images} of {report.num_images} images have no gradient at all, not even "
             "of the outputs: something inside the network saturates, a softmax at its end perhaps"
+        )
+    if report.nonfinite:
+        causes.append(
+            f"{report.nonfinite:.1%} of the pixels have a gradient that is NaN or infinite: the "
+            "network divides by zero or takes a root of zero on its way back; attacks take such "
+            "entries as 0"
         )
     lost = report.flat_images_cross_entropy - report.flat_images
     if lost > 0:

@@ -1,4 +1,9 @@
-"""Balls around images: project into them, start in them, step along their norm, measure."""
+"""Threat models: which perturbations are allowed, how large they are, and how to move inside.
+
+A threat model is a set of perturbations that is scaled by a radius. Its size of a perturbation is a
+*gauge*: how much the set must be scaled to reach it. `Linf` and `L2` are registered; another one is
+a subclass of `ThreatModel` and a line `THREATS.register("name")(MyModel())`.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +16,36 @@ from torch import Tensor
 from cpr_wrap import noise
 from cpr_wrap._registry import Registry
 
-BALLS: Registry[Ball] = Registry("norm")
+THREATS: Registry[ThreatModel] = Registry("threat model")
 
 
-def ball(norm: str) -> Ball:
-    """Return the ball of a norm, `Linf` or `L2`."""
-    return BALLS[norm]
+def threat(norm: str | ThreatModel) -> ThreatModel:
+    """The threat model of a name, `Linf` or `L2` in any case; a threat model stays as it is."""
+    if isinstance(norm, ThreatModel):
+        return norm
+    folded = {name.lower(): name for name in THREATS}
+    return THREATS[folded.get(str(norm).lower(), norm)]
 
 
 def spread(value: Tensor, x: Tensor) -> Tensor:
-    """View one value a row `(N,)` so that it broadcasts over `x` `(N, ...)`."""
+    """View one value per row `(N,)` so that it broadcasts over `x` `(N, ...)`."""
     return value.view(-1, *(1,) * (x.dim() - 1))
 
 
 def per_row(value: float | Tensor, x: Tensor) -> Tensor:
-    """Shape a number, or one number a row `(N,)`, so that it broadcasts over `x` `(N, ...)`."""
+    """Shape a number, or one number per row `(N,)`, so that it broadcasts over `x` `(N, ...)`."""
     if not isinstance(value, Tensor):
         return torch.full((1,) * x.dim(), value, dtype=x.dtype, device=x.device)
     return spread(value.to(x.dtype), x)
 
 
-class Ball(ABC):
-    """All points of [0, 1] within some distance of an image.
+def wide(x: Tensor) -> torch.dtype:
+    """The type that distances are measured in: float64 where the device has it."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
+
+
+class ThreatModel(ABC):
+    """All points of [0, 1] whose perturbation of an image has at most some gauge.
 
     None of these functions is meant to be differentiated through: projecting inside a graph would
     bring in the gradient of clamp, which is zero on its bounds.
@@ -41,38 +54,52 @@ class Ball(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def _norm(self, offset: Tensor) -> Tensor:
-        """Length of each row of `offset` `(N, d)`."""
+    def gauge(self, offset: Tensor) -> Tensor:
+        """Size of each row of `offset` `(N, d)`, `(N,)`."""
 
     @abstractmethod
-    def direction(self, gradient: Tensor) -> Tensor:
-        """The step of unit length along which a linear function rises most; 0 where flat."""
+    def steepest(self, gradient: Tensor) -> Tensor:
+        """The step of gauge 1 along which a linear function rises most; 0 where it is flat."""
 
     @abstractmethod
     def _into(self, z: Tensor, x: Tensor, radius: Tensor) -> Tensor:
-        """Project points `(N, ...)` into the ball alone; points inside stay to the last bit."""
+        """Project points `(N, ...)` into the set alone; points inside stay to the last bit."""
 
     @abstractmethod
     def slack(self, x: Tensor) -> float:
         """Bound on how far float rounding of a pixel sum can move a point of `x`'s type."""
 
+    @abstractmethod
+    def uniform_offset(self, x: Tensor, radius: float | Tensor, key: Tensor) -> Tensor:
+        """A perturbation drawn uniformly from the set (before clipping to [0, 1]), `(N, ...)`."""
+
+    def steepness(self, gradient: Tensor) -> Tensor:
+        """How much a linear function rises along its steepest step `(N,)`."""
+        return (gradient * self.steepest(gradient)).flatten(1).sum(dim=1)
+
+    def everything(self, x: Tensor) -> float:
+        """The radius at which the set around any image of `x`'s shape holds all of [0, 1]."""
+        return float(self.gauge(torch.ones(1, x[0].numel(), dtype=torch.float64))[0])
+
     def distance(self, z: Tensor, x: Tensor) -> Tensor:
-        """Distance of each row, measured in float64 where there is one, `(N,)`."""
-        wide = torch.float32 if x.device.type == "mps" else torch.float64
-        return self._norm((z.detach().to(wide) - x.detach().to(wide)).flatten(1))
+        """Gauge of each row's perturbation, measured in float64 where there is one, `(N,)`."""
+        dtype = wide(x)
+        return self.gauge((z.detach().to(dtype) - x.detach().to(dtype)).flatten(1))
 
     def project(self, z: Tensor, x: Tensor, radius: float | Tensor) -> Tensor:
-        """Move points into the ball around `x` and into [0, 1].
+        """Move points into the set around `x` and into [0, 1].
 
         Args:
             z: Points `(N, ...)`.
             x: Centres `(N, ...)`, in [0, 1].
-            radius: One radius, or one a row `(N,)`.
+            radius: One radius, or one per row `(N,)`.
 
         Returns:
             Points `(N, ...)`. Clipping to [0, 1] moves every pixel towards its centre's, so the
             result is in both sets.
         """
+        if not len(z):
+            return z.detach()
         return self._into(z.detach(), x.detach(), per_row(radius, x)).clamp_(0, 1)
 
     def project_strictly(self, z: Tensor, x: Tensor, radius: float | Tensor) -> Tensor:
@@ -85,30 +112,34 @@ class Ball(ABC):
 
         Args:
             x: Images `(N, ...)`.
-            radius: One radius, or one a row `(N,)`.
+            radius: One radius, or one per row `(N,)`.
             key: Keys of the random numbers `(N,)`.
 
         Returns:
             Offsets u · radius · g / ‖g‖ `(N, ...)` with g Gaussian and u uniform in [0, 1).
         """
-        size = x[0].numel()
-        gauss = noise.normal(key, size)
+        gauss = noise.normal(key, x[0].numel())
         length = noise.uniform(noise.keys(1, key), 1)
-        offset = gauss / self._norm(gauss)[:, None] * length
+        return self._scaled(gauss, length, x, radius)
+
+    def _scaled(
+        self, direction: Tensor, length: Tensor, x: Tensor, radius: float | Tensor
+    ) -> Tensor:
+        """Offsets `(N, ...)` along directions `(N, d)`, of some shares `(N, 1)` of the radius."""
+        offset = direction / self.gauge(direction)[:, None] * length
         return offset.to(x.dtype).view_as(x) * per_row(radius, x)
 
-    @abstractmethod
-    def uniform_offset(self, x: Tensor, radius: float | Tensor, key: Tensor) -> Tensor:
-        """A point drawn uniformly from the ball (before clipping to [0, 1]), `(N, ...)`."""
+    def __repr__(self) -> str:
+        return self.name
 
 
-class _Linf(Ball):
+class _Linf(ThreatModel):
     name = "Linf"
 
-    def _norm(self, offset: Tensor) -> Tensor:
+    def gauge(self, offset: Tensor) -> Tensor:
         return offset.abs().amax(dim=1)
 
-    def direction(self, gradient: Tensor) -> Tensor:
+    def steepest(self, gradient: Tensor) -> Tensor:
         return gradient.sign()
 
     def _into(self, z: Tensor, x: Tensor, radius: Tensor) -> Tensor:
@@ -122,17 +153,17 @@ class _Linf(Ball):
         return cube.to(x.dtype).view_as(x) * per_row(radius, x)
 
 
-class _L2(Ball):
+class _L2(ThreatModel):
     name = "L2"
 
-    def _norm(self, offset: Tensor) -> Tensor:
+    def gauge(self, offset: Tensor) -> Tensor:
         lengths: Tensor = torch.linalg.vector_norm(offset, dim=1)
         return lengths
 
     def _lengths(self, offset: Tensor) -> Tensor:
-        return spread(self._norm(offset.flatten(1)), offset)
+        return spread(self.gauge(offset.flatten(1)), offset)
 
-    def direction(self, gradient: Tensor) -> Tensor:
+    def steepest(self, gradient: Tensor) -> Tensor:
         # Squares of a sure network's gradients underflow; divided by the largest entry they do not.
         largest = spread(gradient.flatten(1).abs().amax(dim=1), gradient)
         scaled = gradient / largest
@@ -148,11 +179,9 @@ class _L2(Ball):
 
     def uniform_offset(self, x: Tensor, radius: float | Tensor, key: Tensor) -> Tensor:
         size = x[0].numel()
-        gauss = noise.normal(key, size)
         length = noise.uniform(noise.keys(1, key), 1) ** (1 / size)
-        offset = gauss / self._norm(gauss)[:, None] * length
-        return offset.to(x.dtype).view_as(x) * per_row(radius, x)
+        return self._scaled(noise.normal(key, size), length, x, radius)
 
 
-LINF = BALLS.register("Linf")(_Linf())
-L2 = BALLS.register("L2")(_L2())
+LINF = THREATS.register("Linf")(_Linf())
+L2 = THREATS.register("L2")(_L2())

@@ -83,3 +83,15 @@ def normal(key: Tensor, count: int) -> Tensor:
     length = (-2 * (1 - u).log()).sqrt()
     angle = 2 * math.pi * angle
     return torch.cat([length * angle.cos(), length * angle.sin()], dim=1)[:, :count]
+
+
+def sampled(index: Tensor, share: float) -> Tensor:
+    """Tell which images are in a sample, by their numbers `(N,)` and nothing else.
+
+    Args:
+        index: Numbers of the images `(N,)`.
+        share: The sample's share of all images.
+    """
+    if share >= 1:
+        return torch.ones_like(index, dtype=torch.bool)
+    return uniform(keys(0, index), 1).flatten() < share

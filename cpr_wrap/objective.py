@@ -9,34 +9,65 @@ from __future__ import annotations
 import enum
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from cpr_wrap._code import code_text
-from cpr_wrap.geometry import spread
+from cpr_wrap._source import source_text
+from cpr_wrap.meter import tally
 
 # The paper's temperature of the smooth maximum.
 TEMPERATURE = 100.0
 
 
-class View(NamedTuple):
+class Aim(NamedTuple):
+    """What an attack on each row is about: true classes `(N,)` and target classes `(N,)`."""
+
+    label: Tensor
+    target: Tensor
+
+
+class Path(NamedTuple):
+    """The way that a rule's verdict on points z takes, without graph.
+
+    Attributes:
+        points: The points `(N, ...)` that were asked for, in order; the last ends the way.
+        lead: The smallest score met on the way, its end aside `(N,)`.
+        outputs: Outputs at z `(N, k + extra)`, or None where they are not known.
+    """
+
+    points: tuple[Tensor, ...]
+    lead: Tensor
+    outputs: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class View:
     """All that the network said about points z.
 
     Attributes:
-        outputs: Outputs at z `(N, k + extra)`, with graph.
-        shadow: Outputs at T(z) `(N, k + extra)`, with graph by the straight-through estimate, or
-            None where nobody asked for them.
-        accepted: The rule's verdict `(N,)`, or None where it would have cost extra passes.
+        z: The points `(N, ...)`.
+        outputs: Outputs at z `(N, k + extra)`, with graph where gradients are on.
         num_classes: k, the number of class columns.
+        path: Outputs `(N, k + extra)` at the points of the rule's own path that were asked for,
+            with graph by the straight-through estimate; empty where none were.
+        points: These points `(N, ...)`, without graph.
+        score: The rule's score `(N,)`, with graph where it can be differentiated; None where it
+            would have cost passes that nobody asked for.
+        threshold: Scores from here on are accepted.
+        aim: True and target classes, for objectives.
     """
 
+    z: Tensor
     outputs: Tensor
-    shadow: Tensor | None
-    accepted: Tensor | None
     num_classes: int
+    path: tuple[Tensor, ...] = ()
+    points: tuple[Tensor, ...] = ()
+    score: Tensor | None = None
+    threshold: float = 0.0
+    aim: Aim | None = None
 
     @property
     def logits(self) -> Tensor:
@@ -44,16 +75,65 @@ class View(NamedTuple):
         return self.outputs[:, : self.num_classes]
 
     @property
-    def shadow_logits(self) -> Tensor:
-        """Class logits at T(z) `(N, k)`."""
-        if self.shadow is None:
-            raise RuntimeError("this objective reads T(z); declare it with shadow=True")
-        return self.shadow[:, : self.num_classes]
+    def path_logits(self) -> tuple[Tensor, ...]:
+        """Class logits `(N, k)` at the points of the path that were asked for."""
+        if not self.path:
+            raise RuntimeError("this objective reads the rule's path; declare it with path=(1.0,)")
+        return tuple(outputs[:, : self.num_classes] for outputs in self.path)
+
+    @property
+    def end_logits(self) -> Tensor:
+        """Class logits at the last of these points, T(z) for CPR `(N, k)`."""
+        return self.path_logits[-1]
+
+    @property
+    def known_score(self) -> Tensor:
+        """The score `(N,)`, for objectives that declare `score=True`."""
+        if self.score is None:
+            raise RuntimeError("this objective reads the rule's score; declare it with score=True")
+        return self.score
 
     @property
     def predicted(self) -> Tensor:
         """Predicted classes at z `(N,)`."""
         return self.logits.argmax(dim=1)
+
+    @property
+    def accepted(self) -> Tensor | None:
+        """The rule's verdict `(N,)`, or None where the score is not known."""
+        return None if self.score is None else self.score.detach() >= self.threshold
+
+    @property
+    def label(self) -> Tensor:
+        """True classes `(N,)`."""
+        return self._aim.label
+
+    @property
+    def target(self) -> Tensor:
+        """Target classes `(N,)`."""
+        return self._aim.target
+
+    @property
+    def _aim(self) -> Aim:
+        if self.aim is None:
+            raise RuntimeError("this view was made without true and target classes")
+        return self.aim
+
+    def promise(self, target: Tensor) -> Tensor:
+        """How far points are from being accepted as a target class `(N,)`; at least 0 if they are.
+
+        The smaller of the class's lead at z and, where the rule has a path, at its end; else of
+        the score's distance to the threshold.
+        """
+        lead = margin(self.logits, target)
+        if self.path:
+            return torch.minimum(lead, margin(self.end_logits, target))
+        return lead if self.score is None else torch.minimum(lead, self.score - self.threshold)
+
+    def ask(self, network: nn.Module) -> Tensor:
+        """Outputs of another network at z, counted as a pass."""
+        outputs: Tensor = network(tally(self.z))
+        return outputs
 
 
 class Goal(enum.Enum):
@@ -88,8 +168,7 @@ class Targets(enum.Enum):
     ALL = "every class"
 
 
-Terms = Callable[[View, Tensor, Tensor], tuple[Tensor, ...]]
-Combine = Literal["sum", "orthogonal"]
+Terms = Callable[[View], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,72 +177,65 @@ class Objective:
 
     Attributes:
         name: The paper's acronym where it has one.
-        terms: Gives, from a view, true classes `(N,)` and target classes `(N,)`, the terms
-            `(N,)` whose sum is the objective.
+        terms: Gives, from a view, the terms `(N,)` whose sum is the objective.
         targets: The classes it is run for.
-        shadow: Whether it reads the outputs at T(z).
-        combine: Climb the `sum` of the terms, or step on the smaller of two terms along its
-            gradient made `orthogonal` to the other's.
+        path: The points of the rule's own path that it reads, as shares of the way: `(1.0,)` is
+            the end, T(z) for CPR.
+        score: Whether it reads the rule's score.
     """
 
     name: str
     # Out of the repr, which is part of a store's key: a function's address differs in each process.
     terms: Terms = field(repr=False)
     targets: Targets = Targets.NONE
-    shadow: bool = False
-    combine: Combine = "sum"
+    path: tuple[float, ...] = ()
+    score: bool = False
 
     @property
     def fingerprint(self) -> str:
         """Eight digits that change with what the terms compute, for the keys of stored work."""
-        return f"{zlib.crc32(code_text(self.terms).encode()):08x}"
+        return f"{zlib.crc32(source_text(self.terms).encode()):08x}"
 
-    def ascent(self, view: View, y: Tensor, target: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Value and direction of climbing at points.
+    def value(self, view: View, aim: Aim) -> Tensor:
+        """The sum of the terms `(N,)`, without graph."""
+        terms = self.terms(replace(view, aim=aim))
+        return torch.stack([term.detach() for term in terms]).sum(dim=0)
+
+    def ascent(self, view: View, aim: Aim) -> tuple[Tensor, Tensor]:
+        """Value and direction of ascent at the points of a view.
 
         Args:
-            view: What the network said about `z`.
-            y: True classes `(N,)`.
-            target: Target classes `(N,)`.
-            z: The leaf that the view was made from `(N, ...)`.
+            view: What the network said about its leaf `z` `(N, ...)`.
+            aim: True and target classes.
 
         Returns:
             The sum of the terms `(N,)` and a gradient `(N, ...)`, both without graph.
         """
-        terms = self.terms(view, y, target)
+        terms = self.terms(replace(view, aim=aim))
         value = torch.stack([term.detach() for term in terms]).sum(dim=0)
-        if self.combine == "sum":
-            (gradient,) = torch.autograd.grad([term.sum() for term in terms], z)
-            return value, gradient
-        first, second = terms
-        (g1,) = torch.autograd.grad(first.sum(), z, retain_graph=True)
-        (g2,) = torch.autograd.grad(second.sum(), z)
-        # Work on the term that lags, along what does not undo the other one.
-        lagging = spread(first.detach() < second.detach(), z)
-        return value, torch.where(lagging, _off(g1, g2), _off(g2, g1))
-
-
-def _off(gradient: Tensor, other: Tensor) -> Tensor:
-    """Remove from each row of `gradient` `(N, ...)` its part along `other`."""
-    flat, along = gradient.flatten(1), other.flatten(1)
-    # Squares of a sure network's gradients underflow; divided by the largest entry they do not.
-    tiny = torch.finfo(flat.dtype).tiny
-    along = along / along.abs().amax(dim=1, keepdim=True).clamp_min(tiny)
-    share = (flat * along).sum(dim=1) / along.square().sum(dim=1).clamp_min(tiny)
-    return gradient - (share[:, None] * along).view_as(gradient)
+        (gradient,) = torch.autograd.grad([term.sum() for term in terms], view.z)
+        return value, gradient
 
 
 def objective(
     name: str,
     *,
     targets: Targets = Targets.NONE,
-    shadow: bool = False,
-    combine: Combine = "sum",
+    path: tuple[float, ...] = (),
+    score: bool = False,
 ) -> Callable[[Terms], Objective]:
-    """Make an `Objective` of a function of (view, y, target)."""
+    """Make an `Objective` of a function of a view.
+
+    Example:
+        >>> @objective("FLAT")
+        ... def flat(view: View) -> tuple[Tensor, ...]:
+        ...     return (doubt(view.logits),)
+        >>> flat.name
+        'FLAT'
+    """
 
     def make(terms: Terms) -> Objective:
-        return Objective(name=name, terms=terms, targets=targets, shadow=shadow, combine=combine)
+        return Objective(name=name, terms=terms, targets=targets, path=path, score=score)
 
     return make
 
@@ -186,25 +258,30 @@ def margin(logits: Tensor, label: Tensor) -> Tensor:
 
 
 @objective("LCIA")
-def low_confidence(view: View, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG001
+def low_confidence(view: View) -> tuple[Tensor, ...]:
     """Make the network unsure at z."""
     return (doubt(view.logits),)
 
 
 @objective("HCMOA", targets=Targets.OTHERS)
-def confident_mistake(view: View, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG001
+def confident_mistake(view: View) -> tuple[Tensor, ...]:
     """Make the network sure of the target class at z."""
-    return (log_prob(view.logits, target),)
-
-
-@objective("PMOA", targets=Targets.OTHERS)
-def probability_margin(view: View, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:
-    """Lift the target's probability above the true class's (a margin that cannot run away)."""
-    probs = view.logits.softmax(dim=1)
-    return ((probs.gather(1, target[:, None]) - probs.gather(1, y[:, None])).squeeze(1),)
+    return (log_prob(view.logits, view.target),)
 
 
 @objective("MARGIN")
-def lost_margin(view: View, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG001
+def lost_margin(view: View) -> tuple[Tensor, ...]:
     """Make the true class trail the best other one: the way to the network's own boundary."""
-    return (-margin(view.logits, y),)
+    return (-margin(view.logits, view.label),)
+
+
+@objective("LOW-SCORE", score=True)
+def low_score(view: View) -> tuple[Tensor, ...]:
+    """Lower the rule's score, whatever it is: an inner attack on any differentiable rule."""
+    return (-view.known_score,)
+
+
+@objective("SCORED-MISTAKE", targets=Targets.OTHERS, score=True)
+def scored_mistake(view: View) -> tuple[Tensor, ...]:
+    """Make the target likely and the score high: an outer attack on any differentiable rule."""
+    return (log_prob(view.logits, view.target), view.known_score)

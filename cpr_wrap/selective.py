@@ -3,49 +3,62 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
 from cpr_wrap._checks import check_eval_mode, check_images
-from cpr_wrap._registry import Registry
+from cpr_wrap._files import write_atomically, write_tensors
 from cpr_wrap.meter import tally
-from cpr_wrap.objective import Objective, View
+from cpr_wrap.metrics.records import REJECTED
+from cpr_wrap.objective import View
+from cpr_wrap.rule import (
+    RULES,
+    RejectionRule,
+    make_rule,
+    register_rule,
+    rule_config,
+    rule_from_config,
+)
 
-REJECT = -1
+__all__ = [
+    "REJECT",
+    "RULES",
+    "RejectionRule",
+    "Selection",
+    "SelectiveClassifier",
+    "load_rule",
+    "make_rule",
+    "register_rule",
+    "rule_config",
+    "rule_from_config",
+]
+
+REJECT = REJECTED
 """The label of a rejected input."""
+
+WEIGHTS, RULE_WEIGHTS, CONFIG = "model.safetensors", "rule.safetensors", "config.json"
+"""The files of a saved model."""
 
 LogitsMode = Literal["base", "reject-column"]
 
 
-class _Answer(NamedTuple):
-    logits: Tensor
-    accepted: Tensor
-
-
-class Selection(_Answer):
-    """What a selective classifier answers: a pair of logits and verdicts, with their score.
+class Selection(NamedTuple):
+    """What a selective classifier answers.
 
     Attributes:
         logits: Class logits `(N, k)`.
         accepted: Whether the prediction stands `(N,)`.
         score: The rule's score `(N,)`, larger for surer; accepted from the rule's threshold on.
-            Not part of the pair.
     """
 
+    logits: Tensor
+    accepted: Tensor
     score: Tensor
-
-    def __new__(cls, logits: Tensor, accepted: Tensor, score: Tensor) -> Self:
-        """Make the pair and attach the score."""
-        selection = super().__new__(cls, logits, accepted)
-        selection.score = score
-        return selection
 
     @property
     def predicted(self) -> Tensor:
@@ -58,88 +71,13 @@ class Selection(_Answer):
         return torch.where(self.accepted, self.predicted, REJECT)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RejectionRule(ABC):
-    """Scores a batch and accepts what reaches its threshold.
-
-    A rule comes with the attacks on it: `inner` objectives try to make it reject, `outer` ones try
-    to slip a mistake past it. `register_rule` refuses a rule without them.
-
-    Attributes:
-        threshold: Scores from here on are accepted.
-    """
-
-    threshold: float = 0.0
-
-    name: ClassVar[str] = ""
-    inner: ClassVar[tuple[Objective, ...]] = ()
-    outer: ClassVar[tuple[Objective, ...]] = ()
-    extra_outer: ClassVar[tuple[Objective, ...]] = ()
-    """Outer objectives beyond the paper's list, for the stronger budgets."""
-    extra_outputs: ClassVar[int] = 0
-    """Columns that the network has after its k class logits."""
-    needs_gradient: ClassVar[bool] = False
-    """Whether scoring differentiates the network at the input."""
-    can_reject: ClassVar[bool] = True
-
-    @abstractmethod
-    def score(self, model: SelectiveClassifier, x: Tensor, outputs: Tensor) -> Tensor:
-        """Score inputs.
-
-        Args:
-            model: The selective classifier.
-            x: Inputs `(N, ...)`; a leaf that requires a gradient if the rule needs one.
-            outputs: The network's outputs at `x` `(N, k + extra)`, with graph in that case.
-
-        Returns:
-            Scores `(N,)`, larger = accept.
-        """
-
-    def view(self, model: SelectiveClassifier, z: Tensor, *, shadow: bool = False) -> View:  # noqa: ARG002
-        """Ask the network about points once, for objectives and for the verdict.
-
-        Args:
-            model: The selective classifier.
-            z: Points `(N, ...)`, a leaf that requires a gradient.
-            shadow: Whether an objective will read the outputs at T(z).
-        """
-        outputs = model.outputs(z)
-        accepted = self.score(model, z, outputs.detach()) >= self.threshold
-        return View(outputs, None, accepted, outputs.shape[1] - self.extra_outputs)
-
-    def stand_in(self) -> Self:
-        """A cheaper rule of the same kind to steer a search with; the true one judges."""
-        return self
-
-
-RuleClass = TypeVar("RuleClass", bound=type[RejectionRule])
-RULES: Registry[type[RejectionRule]] = Registry("rejection rule")
-
-
-def register_rule(name: str) -> Callable[[RuleClass], RuleClass]:
-    """Enter a rule under a name; a defense enters with the attacks on it."""
-
-    def enter(rule: RuleClass) -> RuleClass:
-        wanted = ["outer", "inner"] if rule.can_reject else ["outer"]
-        for kind in wanted:
-            if not getattr(rule, kind):
-                raise TypeError(
-                    f"{rule.__name__} declares no {kind} attack; "
-                    "a defense enters with the attacks on it"
-                )
-        rule.name = name
-        RULES.register(name)(rule)
-        return rule
-
-    return enter
-
-
 class SelectiveClassifier(nn.Module):
     """A classifier that may abstain.
 
     Attributes:
         base: The network, from images in [0, 1] to outputs `(N, k + rule.extra_outputs)`.
         rule: When to reject.
+        companions: Networks of the rule's own, if it has any.
         source: How to build the base again (an address, or a network name with its settings),
             kept so that `save` can write it down; may be empty.
     """
@@ -154,11 +92,13 @@ class SelectiveClassifier(nn.Module):
             raise TypeError(
                 f"rule: expected a RejectionRule, e.g. cpr_wrap.Consistency(), got {rule!r}"
             )
-        check_eval_mode(base)
+        self.training = False  # not .eval(): that would touch the base
         self.base = base
         self.rule = rule
+        self.companions = nn.ModuleDict(rule.modules())
+        self.companions.training = False
         self.source = dict(source or {})
-        self.training = False  # not .eval(): that would touch the base
+        check_eval_mode(self)
 
     def train(self, mode: bool = True) -> Self:
         """Refuse training mode; train the base network itself and wrap it afterwards."""
@@ -169,8 +109,21 @@ class SelectiveClassifier(nn.Module):
         return super().train(False)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """All outputs of the network `(N, k + extra)`, differentiable."""
-        out = self.base(tally(x))
+        """All outputs of the network `(N, k + extra)`, differentiable.
+
+        A network in half precision gets its input in that precision, and answers in float32:
+        points and distances never lose digits to the network's type.
+        """
+        dtype = network_dtype(self.base)
+        try:
+            out = self.base(tally(x if dtype is None else x.to(dtype)))
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:
+                raise  # too little memory, for example
+            hint = "; a single image needs a batch dimension, x[None]" if x.dim() == 3 else ""
+            raise RuntimeError(
+                f"the network fails on inputs of shape {tuple(x.shape)}: {error}{hint}"
+            ) from error
         least = 2 + self.rule.extra_outputs
         if not isinstance(out, Tensor) or out.dim() != 2 or out.shape[1] < least:
             got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
@@ -180,7 +133,7 @@ class SelectiveClassifier(nn.Module):
             )
         if len(out) != len(x):
             raise ValueError(f"expected {len(x)} rows of outputs from the network, got {len(out)}")
-        return out
+        return out.float() if out.dtype in (torch.float16, torch.bfloat16) else out
 
     def logits(self, x: Tensor) -> Tensor:
         """Class logits `(N, k)`, differentiable."""
@@ -190,26 +143,40 @@ class SelectiveClassifier(nn.Module):
     def forward(self, x: Tensor) -> Selection:
         """Classify or reject.
 
-        Right under `torch.no_grad()` and `torch.inference_mode()`; the answer carries no graph.
+        Works under `torch.no_grad()` and `torch.inference_mode()`; the answer carries no graph.
 
         Args:
             x: Images `(N, ...)` in [0, 1].
         """
         check_images(x)
-        check_eval_mode(self.base)
+        check_eval_mode(self)
         return self.judge(x)
 
     def judge(self, x: Tensor) -> Selection:
-        """`forward` without its checks, for callers that have made them."""
-        with torch.inference_mode(False), torch.set_grad_enabled(self.rule.needs_gradient):
+        """`forward` without its checks of the input, for callers that have made them."""
+        view = self.look(x)
+        outputs, score = view.outputs.detach(), view.known_score.detach()
+        check_finite(outputs)
+        if not outputs.is_meta and bool(score.isnan().any()):
+            bad = int(score.isnan().int().argmax())
+            raise RuntimeError(
+                f"rule {self.rule.name!r} gives NaN as its score, first in row {bad}; that is no "
+                "verdict"
+            )
+        logits = outputs[:, : view.num_classes]
+        return Selection(logits, score >= self.rule.threshold, score)
+
+    def look(self, x: Tensor, path: Sequence[float] = ()) -> View:
+        """What the network said about inputs, with the rule's score.
+
+        Args:
+            x: Images `(N, ...)` in [0, 1].
+            path: Points of the rule's own path at which outputs are wanted, as shares of the way.
+        """
+        with torch.inference_mode(False), torch.no_grad():
             # Inference tensors cannot enter a graph; their clones can.
-            point = x.clone() if x.is_inference() else x.detach()
-            if self.rule.needs_gradient:
-                point = point.detach().requires_grad_()
-            outputs = self.outputs(point)
-            score = self.rule.score(self, point, outputs).detach()
-            logits = outputs.detach()[:, : outputs.shape[1] - self.rule.extra_outputs]
-            return Selection(logits, score >= self.rule.threshold, score)
+            point = (x.clone() if x.is_inference() else x).detach()
+            return self.rule.view(self, point, path=path)
 
     def predict(self, x: Tensor) -> Tensor:
         """Labels `(N,)`, REJECT (-1) where rejected."""
@@ -236,16 +203,17 @@ class SelectiveClassifier(nn.Module):
     def save(self, folder: str | Path) -> Path:
         """Write weights (`model.safetensors`) and `config.json` with the rule and the source.
 
+        Networks of the rule's own go to `rule.safetensors`.
+
         Args:
             folder: Made if it does not exist. `cpr_wrap.load("local:FOLDER")` reads it.
         """
-        from safetensors.torch import save_model
-
         path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        save_model(self.base, str(path / "model.safetensors"))
+        write_tensors(path / WEIGHTS, _distinct(self.base))
+        if len(self.companions):
+            write_tensors(path / RULE_WEIGHTS, _distinct(self.companions))
         config = {"format": 1, "rule": rule_config(self.rule), **self.source}
-        (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        write_atomically(path / CONFIG, json.dumps(config, indent=2) + "\n")
         return path
 
     def extra_repr(self) -> str:
@@ -253,21 +221,59 @@ class SelectiveClassifier(nn.Module):
         return f"rule={self.rule}"
 
 
-def rule_config(rule: RejectionRule) -> dict[str, Any]:
-    """Describe a rule as plain data: its registered name and its settings."""
-    return {"name": rule.name, **asdict(rule)}
+def _distinct(network: nn.Module) -> dict[str, Tensor]:
+    """A network's tensors by name, each once: of several names for the same weights the first."""
+    seen: dict[Any, tuple[str, Tensor]] = {}
+    for name, tensor in network.state_dict().items():
+        seen.setdefault((tensor.data_ptr(), tensor.shape, tensor.stride()), (name, tensor))
+    return dict(seen.values())
 
 
-def rule_from_config(config: Mapping[str, Any]) -> RejectionRule:
-    """Build the rule that `rule_config` described."""
-    settings = dict(config)
-    name = settings.pop("name", None)
-    if not isinstance(name, str):
-        raise ValueError(f"a rule's description needs its name, got {dict(config)}")
-    try:
-        return RULES[name](**settings)
-    except TypeError as error:
-        raise ValueError(f"rule {name!r} does not take the settings {settings}: {error}") from error
+def load_rule(folder: Path, config: Mapping[str, Any]) -> RejectionRule:
+    """The rule of a saved model, with the weights of its own networks.
+
+    Args:
+        folder: Where the model was saved.
+        config: The rule's description in its `config.json`.
+    """
+    rule = rule_from_config(config)
+    if not rule.modules():
+        return rule
+    from safetensors.torch import load_model
+
+    held = nn.ModuleDict(rule.modules())
+    if not (folder / RULE_WEIGHTS).is_file():
+        raise LookupError(
+            f"rule {rule.name!r} has networks of its own: expected {RULE_WEIGHTS} in {folder}"
+        )
+    load_model(held, str(folder / RULE_WEIGHTS))
+    return rule
+
+
+def check_finite(outputs: Tensor) -> None:
+    """Refuse outputs `(N, k)` that are NaN or infinite."""
+    if outputs.is_meta or bool(outputs.isfinite().all()):
+        return
+    bad = (~outputs.isfinite()).any(dim=1)
+    raise RuntimeError(
+        f"the network's outputs are NaN or infinite for {int(bad.sum())} of {len(outputs)} "
+        f"inputs, the first in row {int(bad.int().argmax())}; such outputs are no answer"
+    )
+
+
+def network_dtype(network: nn.Module) -> torch.dtype | None:
+    """The precision that a network computes in; None where it has no parameters that tell."""
+    for parameter in network.parameters():
+        if parameter.is_floating_point():
+            return parameter.dtype
+    return None
+
+
+def network_device(network: nn.Module, otherwise: torch.device | None = None) -> torch.device:
+    """The device that a network is on; `otherwise`, or the CPU, where it has no parameters."""
+    for parameter in network.parameters():
+        return parameter.device
+    return otherwise or torch.device("cpu")
 
 
 class _BaseLogits(nn.Module):

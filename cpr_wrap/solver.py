@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from cpr_wrap._checks import check_positive
-from cpr_wrap.geometry import ball, per_row, spread
+from cpr_wrap.geometry import per_row, spread, threat
 
 Keep = Literal["last", "best"]
 
@@ -48,6 +48,7 @@ class PGD:
         keep: What to return: the `last` point, or the `best` by value among all visited.
         backtrack: If given, a step that lowers the value is not taken, and that row's step size is
             divided by this factor.
+        shrink: Length of the last step as a share of the first; steps shrink geometrically.
     """
 
     steps: int
@@ -56,6 +57,7 @@ class PGD:
     norm: str = "Linf"
     keep: Keep = "last"
     backtrack: float | None = None
+    shrink: float = 1.0
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -67,7 +69,14 @@ class PGD:
             raise ValueError(f"keep: expected 'last' or 'best', got {self.keep!r}")
         if self.backtrack is not None and self.backtrack <= 1:
             raise ValueError(f"backtrack: expected a factor above 1, got {self.backtrack}")
-        ball(self.norm)
+        if not 0 < self.shrink <= 1:
+            raise ValueError(f"shrink: expected a share in (0, 1], got {self.shrink}")
+        threat(self.norm)
+
+    @property
+    def decay(self) -> float:
+        """By how much each step is shorter than the one before."""
+        return float(self.shrink ** (1 / max(1, self.steps - 1)))
 
 
 class Climb:
@@ -98,12 +107,12 @@ class Climb:
             step_size: Step sizes `(N,)` that replace `pgd.step_size`.
         """
         self.pgd = pgd
-        self.ball = ball(pgd.norm)
+        self.threat = threat(pgd.norm)
         self.x = x.detach()
         rows = torch.ones(len(x), dtype=x.dtype, device=x.device)
         self.radius = (rows * radius).to(x.dtype)
         self.step_size = rows * (pgd.step_size if step_size is None else step_size)
-        self.z = self.x if start is None else self.ball.project(start, self.x, self.radius)
+        self.z = self.x if start is None else self.threat.project(start, self.x, self.radius)
         self.velocity = torch.zeros_like(self.x) if pgd.momentum else None
         self.best = self.z
         self.best_value = rows * -torch.inf
@@ -158,13 +167,18 @@ class Climb:
         if self.pgd.keep == "best":
             self.observe(value)
         base = self.z
+        # One NaN in a gradient would stop a whole L2 step, and freeze a pixel under Linf.
+        gradient = gradient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         if self.pgd.backtrack is not None:
             base, gradient = self._backtrack(value, gradient, self.pgd.backtrack)
-        move = self.ball.direction(gradient)
+        move = self.threat.steepest(gradient)
         if self.velocity is not None:
             mu = self.pgd.momentum
             self.velocity = move = mu * self.velocity + (1 - mu) * move
-        self.z = self.ball.project(base + per_row(self.step_size, base) * move, self.x, self.radius)
+        moved = base + per_row(self.step_size, base) * move
+        self.z = self.threat.project(moved, self.x, self.radius)
+        if self.pgd.shrink < 1:
+            self.step_size = self.step_size * self.pgd.decay
 
     def finish(self, value: Tensor) -> Tensor:
         """Points to return `(N, ...)`, given the objective at `z` after the last step `(N,)`."""
@@ -197,46 +211,41 @@ def ascend(
     pgd: PGD,
     *,
     start: Tensor | None = None,
-    keep_graph: bool = True,
+    watch: Callable[[int, Tensor], None] | None = None,
 ) -> Tensor:
     """Make a function large inside balls.
 
     Args:
         value: Differentiable function of points `(N, ...)` that gives `(N,)`, each row depending
             on its own point alone.
-        x: Centres of the balls `(N, ...)`. Where the caller has evaluated `value` at `x` already,
-            it passes an `x` that requires a gradient: `value` is then called with that very
-            tensor first.
+        x: Centres of the balls `(N, ...)`.
         radius: Radius of the balls, one or `(N,)`.
         pgd: How to climb.
         start: First points `(N, ...)`; `x` itself if left out.
-        keep_graph: Leave the graph of that first value intact; freed, it makes room for the others.
+        watch: Called after each step with its number, from 1 on, and the points `(N, ...)`.
 
     Returns:
         Points `(N, ...)` without graph.
     """
     climb = Climb(x, radius, pgd, start=start)
-    shared = x if start is None and x.requires_grad else None
     with torch.enable_grad():
-        for _ in range(pgd.steps):
-            point = climb.z.detach().requires_grad_() if shared is None else shared
+        for step in range(1, pgd.steps + 1):
+            point = climb.z.detach().requires_grad_()
             now = value(point)
-            gradient = _gradient(now, point, keep_graph=keep_graph and shared is not None)
-            shared = None
-            climb.step(now.detach(), gradient)
+            climb.step(now.detach(), _gradient(now, point))
+            if watch is not None:
+                watch(step, climb.z)
     if pgd.keep == "last" and pgd.backtrack is None:
         return climb.z
     with torch.no_grad():
         return climb.finish(value(climb.z))
 
 
-def _gradient(value: Tensor, point: Tensor, keep_graph: bool) -> Tensor:
+def _gradient(value: Tensor, point: Tensor) -> Tensor:
     """Gradient `(N, ...)` at points, of values `(N,)` that each depend on their own point."""
     gradient = None
     if value.requires_grad:
-        (gradient,) = torch.autograd.grad(
-            value.sum(), point, retain_graph=keep_graph, allow_unused=True
-        )
+        (gradient,) = torch.autograd.grad(value.sum(), point, allow_unused=True)
     if gradient is None:
         raise RuntimeError(
             "no gradient reaches the input: the network detaches it, or switches gradients off; "
@@ -247,10 +256,10 @@ def _gradient(value: Tensor, point: Tensor, keep_graph: bool) -> Tensor:
 
 @contextmanager
 def frozen(network: nn.Module) -> Iterator[None]:
-    """Let a network's parameters ask for no gradient inside the block.
+    """Temporarily disable parameter gradients.
 
-    An input gradient does not need it for its own sake; graphs get smaller, and code inside that
-    calls `.backward()` by mistake leaves no trace in the parameters.
+    Input gradients do not need them. Graphs get smaller, and code inside that calls `.backward()`
+    by mistake leaves no trace in the parameters.
     """
     asking = [p for p in network.parameters() if p.requires_grad]
     for parameter in asking:

@@ -191,7 +191,10 @@ def test_a_rate_beyond_all_steps_is_said():
     calibrated, record = calibrate(model, x, y, 0.5)
     assert calibrated.rule.radius == pytest.approx(0.05)
     assert (record.num_rejected, record.reached) == (12, False)
-    assert "5 steps of 0.01 can cover, rejects 12 of 100; raise steps or step_size" in record.note
+    assert (
+        "even radius 0.05, the largest there is, rejects 12 of 100; raise steps or step_size"
+        in record.note
+    )
 
 
 def test_a_rate_that_needs_all_steps_is_reached():
@@ -309,3 +312,21 @@ def test_a_network_that_is_always_wrong_cannot_be_calibrated():
     x, y = at_distances(DISTANCES)
     with pytest.raises(ValueError, match="none of the 100 validation images is classified corr"):
         calibrate(SelectiveClassifier(Line(), Confidence()), x, 1 - y, 0.1)
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.4, True), (0.6, False)])
+def test_a_radius_below_half_a_grey_level_is_said_with_what_half_a_level_rejects(share, said):
+    """Ten images flip at `share` grey levels, thirty more at 0.45, the other sixty never do."""
+    grey = 1 / 255
+    near = torch.tensor([0.45 * grey] * 30 + [0.3] * 60, dtype=torch.float64)
+    x, y = at_distances(torch.cat([torch.full((10,), share * grey).double(), near]))
+    calibrated, record = calibrate(CPRWrapper(Line(), radius=0.1, steps=5), x, y, 0.1)
+    assert record.num_rejected <= 10
+    if said:
+        assert calibrated.rule.radius < 0.45 * grey
+        assert "is below half a grey level (0.002), where cpr rejects 40 of 100" in record.note
+    few = x[(x[:, 0] - 0.5).abs() > 0.5 * grey]
+    clear = calibrate(
+        CPRWrapper(Line(), radius=0.1, steps=5), few, (few[:, 0] > 0.5).long(), 0.1
+    ).record
+    assert "grey level" not in clear.note

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cpr_wrap import noise
-from cpr_wrap.geometry import BALLS, ball, per_row, spread
+from cpr_wrap.geometry import THREATS, per_row, spread, threat
 
 from .devices import only_on
 from .toys import pixels
 
-NORMS = list(BALLS)
+NORMS = list(THREATS)
 norms = pytest.mark.parametrize("norm", NORMS)
 
 
@@ -21,32 +21,32 @@ def rows(*values):
 
 def test_the_norms_we_have():
     assert NORMS == ["L2", "Linf"]
-    assert [ball(norm).name for norm in NORMS] == NORMS
+    assert [threat(norm).name for norm in NORMS] == NORMS
 
 
 def test_an_unknown_norm_is_named():
-    with pytest.raises(LookupError, match=r"unknown norm 'L7'.* Known: L2, Linf"):
-        ball("L7")
+    with pytest.raises(LookupError, match=r"unknown threat model 'L7'.* Known: L2, Linf"):
+        threat("L7")
 
 
 def test_distances_by_hand():
     z, x = rows([0.3, 0.4], [1.0, 1.0]), rows([0.0, 0.0], [1.0, 0.5])
-    assert torch.allclose(ball("Linf").distance(z, x), rows(0.4, 0.5))
-    assert torch.allclose(ball("L2").distance(z, x), rows(0.5, 0.5))
+    assert torch.allclose(threat("Linf").distance(z, x), rows(0.4, 0.5))
+    assert torch.allclose(threat("L2").distance(z, x), rows(0.5, 0.5))
 
 
 def test_distance_is_measured_in_float64():
     x = torch.zeros(1, 3)
     z = torch.full_like(x, 1 / 3)
-    assert ball("L2").distance(z, x).dtype == torch.float64
-    assert ball("Linf").distance(z, x).item() == z[0, 0].double().item()
+    assert threat("L2").distance(z, x).dtype == torch.float64
+    assert threat("Linf").distance(z, x).item() == z[0, 0].double().item()
 
 
 def test_projection_by_hand():
     x = rows([0.5, 0.5], [0.95, 0.5])
     z = rows([0.5 + 0.6, 0.5 + 0.8], [0.95 + 0.6, 0.5 - 0.8])
-    assert torch.allclose(ball("Linf").project(z, x, 0.1), rows([0.6, 0.6], [1.0, 0.4]))
-    assert torch.allclose(ball("L2").project(z, x, 0.1), rows([0.56, 0.58], [1.0, 0.42]))
+    assert torch.allclose(threat("Linf").project(z, x, 0.1), rows([0.6, 0.6], [1.0, 0.4]))
+    assert torch.allclose(threat("L2").project(z, x, 0.1), rows([0.56, 0.58], [1.0, 0.42]))
 
 
 @norms
@@ -54,9 +54,9 @@ def test_a_radius_for_each_row(norm):
     x = pixels(3)
     z = x + 1
     radius = rows(0.0, 0.05, 0.2)
-    whole = ball(norm).project(z, x, radius)
+    whole = threat(norm).project(z, x, radius)
     for i in range(3):
-        one = ball(norm).project(z[i : i + 1], x[i : i + 1], float(radius[i]))
+        one = threat(norm).project(z[i : i + 1], x[i : i + 1], float(radius[i]))
         assert torch.equal(whole[i : i + 1], one)
     assert torch.equal(whole[0], x[0])
 
@@ -65,13 +65,13 @@ def test_a_radius_for_each_row(norm):
 def test_points_inside_stay_to_the_last_bit(norm):
     x = pixels(20).float()
     z = (x + 0.01 * (pixels(20, seed=1).float() - 0.5)).clamp(0, 1)
-    assert torch.equal(ball(norm).project(z, x, 0.1), z)
+    assert torch.equal(threat(norm).project(z, x, 0.1), z)
 
 
 def test_directions_by_hand():
     gradient = rows([3.0, -4.0], [0.0, 0.0], [0.0, -2.0])
-    assert torch.equal(ball("Linf").direction(gradient), rows([1, -1], [0, 0], [0, -1]))
-    assert torch.allclose(ball("L2").direction(gradient), rows([0.6, -0.8], [0, 0], [0, -1]))
+    assert torch.equal(threat("Linf").steepest(gradient), rows([1, -1], [0, 0], [0, -1]))
+    assert torch.allclose(threat("L2").steepest(gradient), rows([0.6, -0.8], [0, 0], [0, -1]))
 
 
 @pytest.mark.parametrize("size", [1e-38, 1e-30, 1e-20, 1e20, 1e30])
@@ -79,21 +79,21 @@ def test_direction_does_not_depend_on_the_gradients_size(size):
     # A sure network's gradients are tiny; their squares underflow in float32.
     gradient = torch.tensor([[3.0, -4.0]])
     for norm in NORMS:
-        expected = ball(norm).direction(gradient)
-        assert torch.allclose(ball(norm).direction(gradient * size), expected, rtol=1e-5)
+        expected = threat(norm).steepest(gradient)
+        assert torch.allclose(threat(norm).steepest(gradient * size), expected, rtol=1e-5)
 
 
 @norms
 def test_direction_is_the_steepest(norm):
     gradient = pixels(50, 1, 2, 2, seed=2) - 0.5
-    step = ball(norm).direction(gradient)
+    step = threat(norm).steepest(gradient)
     assert torch.allclose(
-        ball(norm).distance(step, torch.zeros_like(step)), torch.ones(50).double()
+        threat(norm).distance(step, torch.zeros_like(step)), torch.ones(50).double()
     )
     gain = (step * gradient).flatten(1).sum(1)
     for seed in range(5):
         key = noise.keys(seed, torch.arange(50))
-        other = ball(norm).uniform_offset(gradient, 1.0, key)
+        other = threat(norm).uniform_offset(gradient, 1.0, key)
         assert ((other * gradient).flatten(1).sum(1) <= gain + 1e-12).all()
 
 
@@ -113,13 +113,13 @@ def random_case(seed, length, dtype, size=48):
 @given(seed=seeds, length=lengths, radius=radii, dtype=dtypes)
 def test_projection_laws(norm, seed, length, radius, dtype):
     x, z = random_case(seed, length, dtype)
-    point = ball(norm).project(z, x, radius)
+    point = threat(norm).project(z, x, radius)
     assert point.dtype == dtype
     assert point.min() >= 0
     assert point.max() <= 1
-    slack = ball(norm).slack(x)
-    assert (ball(norm).distance(point, x) <= radius + slack).all()
-    again = ball(norm).project(point, x, radius)
+    slack = threat(norm).slack(x)
+    assert (threat(norm).distance(point, x) <= radius + slack).all()
+    again = threat(norm).project(point, x, radius)
     if norm == "Linf":
         assert torch.equal(again, point)
     assert torch.allclose(again, point, atol=slack, rtol=0)
@@ -129,8 +129,8 @@ def test_projection_laws(norm, seed, length, radius, dtype):
 @given(seed=seeds, length=lengths, radius=radii, dtype=dtypes)
 def test_strict_projection_never_exceeds_the_radius(norm, seed, length, radius, dtype):
     x, z = random_case(seed, length, dtype)
-    point = ball(norm).project_strictly(z, x, radius)
-    assert (ball(norm).distance(point, x) <= radius).all()
+    point = threat(norm).project_strictly(z, x, radius)
+    assert (threat(norm).distance(point, x) <= radius).all()
     assert point.min() >= 0
     assert point.max() <= 1
 
@@ -140,24 +140,24 @@ def test_strict_projection_of_large_images(norm):
     # The rounding of a long sum grows with its length.
     for seed, radius in ((0, 0.5), (1, 8 / 255), (2, 5.0), (3, 40.0)):
         x, z = random_case(seed, 6.0, torch.float32, size=3 * 64 * 64)
-        point = ball(norm).project_strictly(z, x, radius)
-        assert (ball(norm).distance(point, x) <= radius).all()
+        point = threat(norm).project_strictly(z, x, radius)
+        assert (threat(norm).distance(point, x) <= radius).all()
 
 
 @norms
 def test_strict_projection_gives_up_next_to_nothing(norm):
     x, z = random_case(0, 6.0, torch.float32)
-    lost = ball(norm).project(z, x, 0.1) - ball(norm).project_strictly(z, x, 0.1)
-    assert lost.abs().max() <= 2 * ball(norm).slack(x)
+    lost = threat(norm).project(z, x, 0.1) - threat(norm).project_strictly(z, x, 0.1)
+    assert lost.abs().max() <= 2 * threat(norm).slack(x)
 
 
 @norms
 def test_nothing_given_is_changed(norm):
     x, z = pixels(2), pixels(2, seed=1) * 3 - 1
     kept_x, kept_z = x.clone(), z.clone()
-    ball(norm).project(z, x, 0.1)
-    ball(norm).project_strictly(z, x, 0.1)
-    ball(norm).project(x, x, 0.1).add_(1)
+    threat(norm).project(z, x, 0.1)
+    threat(norm).project_strictly(z, x, 0.1)
+    threat(norm).project(x, x, 0.1).add_(1)
     assert torch.equal(x, kept_x)
     assert torch.equal(z, kept_z)
 
@@ -165,19 +165,19 @@ def test_nothing_given_is_changed(norm):
 def test_random_start_is_uniform_in_its_length():
     x = torch.zeros(4000, 3, dtype=torch.float64)
     for norm in NORMS:
-        offset = ball(norm).random_offset(x, 2.0, noise.keys(0, torch.arange(4000)))
-        length = ball(norm).distance(offset, x) / 2
+        offset = threat(norm).random_offset(x, 2.0, noise.keys(0, torch.arange(4000)))
+        length = threat(norm).distance(offset, x) / 2
         assert length.max() < 1 + 1e-9
         assert abs(length.mean() - 1 / 2) < 5 / (12 * 4000) ** 0.5
         assert abs(offset.mean()) < 0.05
 
 
 @pytest.mark.parametrize(("norm", "mean"), [("Linf", 3 / 4), ("L2", 3 / 4)])
-def test_uniform_start_fills_the_ball(norm, mean):
+def test_uniform_start_fills_the_threat(norm, mean):
     # In d dimensions the length of a uniform point of a unit ball has mean d / (d + 1).
     x = torch.zeros(4000, 3, dtype=torch.float64)
-    offset = ball(norm).uniform_offset(x, 2.0, noise.keys(0, torch.arange(4000)))
-    length = ball(norm).distance(offset, x) / 2
+    offset = threat(norm).uniform_offset(x, 2.0, noise.keys(0, torch.arange(4000)))
+    length = threat(norm).distance(offset, x) / 2
     assert length.max() <= 1 + 1e-9
     assert abs(length.mean() - mean) < 5 * (3 / 80 / 4000) ** 0.5  # variance d / ((d+1)²(d+2))
     assert (offset.mean(0).abs() < 0.1).all()
@@ -188,7 +188,7 @@ def test_uniform_start_fills_the_ball(norm, mean):
 def test_starts_follow_radius_and_key(norm, start):
     x = pixels(4).float()
     key = noise.keys(0, torch.arange(4))
-    draw = getattr(ball(norm), start)
+    draw = getattr(threat(norm), start)
     whole = draw(x, 0.3, key)
     assert whole.shape == x.shape
     assert whole.dtype == x.dtype
@@ -212,12 +212,12 @@ def test_shapes_for_broadcasting():
 def test_follows_its_inputs_to_any_device(norm):
     x = torch.zeros(3, 1, 2, 2, device="meta")
     key = torch.zeros(3, dtype=torch.int64, device="meta")
-    shape = ball(norm)
+    shape = threat(norm)
     with only_on("meta"):
         for result in (
             shape.project(x, x, 0.1),
             shape.project_strictly(x, x, 0.1),
-            shape.direction(x),
+            shape.steepest(x),
             shape.distance(x, x),
             shape.random_offset(x, 0.1, key),
             shape.uniform_offset(x, 0.1, key),

@@ -6,7 +6,13 @@ from torch import nn
 
 from cpr_wrap.networks import NETWORKS, TwoHeads, build_network
 
-SIZE = {"lenet": (1, 28), "lenet-compact": (1, 28), "resnet20": (3, 32), "resnet20-wide": (3, 32)}
+SIZE = {
+    "lenet": (1, 28),
+    "lenet-compact": (1, 28),
+    "strided-compact": (1, 28),
+    "resnet20": (3, 32),
+    "resnet20-wide": (3, 32),
+}
 
 
 def count(network: nn.Module) -> int:
@@ -29,6 +35,8 @@ def test_sizes_are_the_published_ones(name, auxiliary, parameters):
 def test_compact_sizes_follow_from_their_layers():
     convolutions = (25 + 1) * 16 + (25 * 16 + 1) * 32
     assert count(build_network("lenet-compact")) == convolutions + (32 * 49 + 1) * 256 + 257 * 10
+    strided = (25 + 1) * 32 + (16 * 32 + 1) * 64
+    assert count(build_network("strided-compact")) == strided + (64 * 49 + 1) * 128 + 129 * 10
     # 0.27 M weights, and 1x1 convolutions with batch norm where a stage changes its width
     shortcuts = 16 * 32 + 2 * 32 + 32 * 64 + 2 * 64
     assert count(build_network("resnet20")) == 269_722 + shortcuts

@@ -7,19 +7,20 @@ import torch
 
 from cpr_wrap.objective import (
     TEMPERATURE,
+    Aim,
     Goal,
     Objective,
     Targets,
     View,
-    _off,
     confident_mistake,
     doubt,
     log_prob,
     lost_margin,
     low_confidence,
+    low_score,
     margin,
     objective,
-    probability_margin,
+    scored_mistake,
 )
 
 
@@ -31,10 +32,12 @@ PROBS = rows([0.5, 0.3, 0.2], [0.1, 0.1, 0.8])
 LOGITS = PROBS.log() + 7  # a shift that no probability notices
 Y = torch.tensor([0, 0])
 TARGET = torch.tensor([1, 2])
+AIM = Aim(Y, TARGET)
 
 
-def view(outputs=LOGITS, shadow=None, num_classes=3):
-    return View(outputs, shadow, None, num_classes)
+def view(outputs=LOGITS, num_classes=3, z=None, **more):
+    more.setdefault("aim", AIM)
+    return View(z=outputs if z is None else z, outputs=outputs, num_classes=num_classes, **more)
 
 
 # Terms by hand.
@@ -72,13 +75,11 @@ def test_margin():
 
 
 def test_the_papers_objectives_by_hand():
-    (value,) = low_confidence.terms(view(), Y, TARGET)
+    (value,) = low_confidence.terms(view())
     assert torch.allclose(value, -rows(0.5, 0.8).log(), atol=1e-12)
-    (value,) = confident_mistake.terms(view(), Y, TARGET)
+    (value,) = confident_mistake.terms(view())
     assert torch.allclose(value, rows(0.3, 0.8).log())
-    (value,) = probability_margin.terms(view(), Y, TARGET)
-    assert torch.allclose(value, rows(0.3 - 0.5, 0.8 - 0.1))
-    (value,) = lost_margin.terms(view(), Y, TARGET)
+    (value,) = lost_margin.terms(view())
     assert torch.allclose(value, rows(math.log(0.3 / 0.5), math.log(0.8 / 0.1)))
 
 
@@ -115,51 +116,34 @@ def test_goals(goal, expected):
 
 def test_a_sum_climbs_the_sum_of_its_terms():
     @objective("both", targets=Targets.ALL)
-    def both(view, y, target):
+    def both(view):
         return (view.logits[:, 0], 2 * view.logits[:, 1])
 
     assert isinstance(both, Objective)
     z = rows([0.1, 0.2], [0.3, 0.4]).requires_grad_()
-    value, gradient = both.ascent(view(3 * z, num_classes=2), Y, TARGET, z)
+    value, gradient = both.ascent(view(3 * z, 2, z), AIM)
     assert torch.allclose(value, rows(3 * 0.1 + 6 * 0.2, 3 * 0.3 + 6 * 0.4))
     assert torch.allclose(gradient, rows([3, 6], [3, 6]))
     assert not value.requires_grad
     assert not gradient.requires_grad
 
 
-def test_orthogonal_steps_work_on_the_lagging_term_without_undoing_the_other():
-    a, b = rows(1.0, 0.0), rows(3.0, 4.0)
-
-    @objective("two", combine="orthogonal")
-    def two(view, y, target):
-        return (view.outputs @ a, view.outputs @ b)
-
-    z = rows([0.2, 0.9], [0.9, -0.9]).requires_grad_()  # the first lags, then the second
-    value, gradient = two.ascent(view(1 * z, num_classes=2), Y, TARGET, z)
-    assert torch.allclose(value, rows(0.2 + 4.2, 0.9 - 0.9))
-    # a minus its part along b, 3/25 b; b minus its part along a, 3 a.
-    assert torch.allclose(gradient, torch.stack([a - 3 / 25 * b, b - 3 * a]))
-    assert (gradient[0] @ b).abs() < 1e-12
-    assert (gradient[1] @ a).abs() < 1e-12
+def test_reading_what_nobody_asked_for_is_named():
+    with pytest.raises(RuntimeError, match=r"reads the rule's path; declare it with path="):
+        _ = view().end_logits
+    with pytest.raises(RuntimeError, match=r"reads the rule's score; declare it with score=True"):
+        low_score.terms(view())
+    with pytest.raises(RuntimeError, match="without true and target classes"):
+        _ = view(aim=None).target
+    assert torch.equal(view(path=(LOGITS, PROBS)).end_logits, PROBS)
+    assert view(path=(LOGITS, PROBS)).path_logits[0].shape == (2, 3)
 
 
-def test_orthogonal_to_nothing_is_the_gradient_itself():
-    @objective("flat", combine="orthogonal")
-    def flat(view, y, target):
-        return (view.outputs[:, 0], 0 * view.outputs[:, 1] + 5)
-
-    z = rows([0.2, 0.9]).requires_grad_()
-    _, gradient = flat.ascent(view(1 * z, num_classes=2), Y, TARGET, z)
-    assert torch.equal(gradient, rows([1.0, 0.0]))
-
-
-def test_reading_t_without_having_asked_for_it_is_named():
-    with pytest.raises(RuntimeError, match=r"reads T\(z\); declare it with shadow=True"):
-        _ = view().shadow_logits
-    assert torch.equal(view(shadow=PROBS).shadow_logits, PROBS)
-
-
-def test_orthogonal_steps_survive_tiny_gradients():
-    gradient, other = torch.tensor([[1.0, 1.0]]) * 1e-30, torch.tensor([[1.0, 0.0]]) * 1e-30
-    assert torch.allclose(_off(gradient, other) * 1e30, torch.tensor([[0.0, 1.0]]))
-    assert torch.equal(_off(gradient, torch.zeros(1, 2)), gradient)
+def test_the_attacks_for_any_rule_read_its_score():
+    seen = view(score=rows(0.2, -0.4), threshold=0.0)
+    assert torch.equal(low_score.terms(seen)[0], rows(-0.2, 0.4))
+    here, score = scored_mistake.terms(seen)
+    assert torch.allclose(here, rows(0.3, 0.8).log())
+    assert torch.equal(score, seen.score)
+    assert seen.accepted.tolist() == [True, False]
+    assert view().accepted is None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import random
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_model
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from cpr_wrap.objective import low_confidence
 from cpr_wrap.rules import AcceptAll, Confidence, Consistency, CPRWrapper, RejectClass
@@ -310,8 +312,12 @@ def test_bad_descriptions_are_named():
         rule_from_config({"threshold": 0.5})
     with pytest.raises(LookupError, match=r"unknown rejection rule 'cpq'\. Did you mean 'cpr'"):
         rule_from_config({"name": "cpq"})
-    with pytest.raises(ValueError, match="rule 'confidence' does not take the settings"):
+    with pytest.raises(ValueError, match="rule 'confidence' has no setting 'radius'"):
         rule_from_config({"name": "confidence", "radius": 1})
+    with pytest.raises(ValueError, match=r"no setting 'treshold'\. Did you mean 'threshold'"):
+        rule_from_config({"name": "confidence", "treshold": 1})
+    with pytest.raises(ValueError, match="rule 'cpr' does not take the settings"):
+        rule_from_config({"name": "cpr", "radius": "wide"})
 
 
 @pytest.mark.parametrize("rule", RULES_TO_SAVE, ids=lambda rule: rule.name)
@@ -341,9 +347,19 @@ def test_a_printed_model_shows_its_rule():
     assert "Confidence(threshold=0.7)" in repr(confident())
 
 
-def test_an_answer_is_a_pair_with_a_score():
+def test_an_answer_is_a_plain_value():
     model = CPRWrapper(Line(), radius=0.1, steps=3, step_size=0.05)
-    logits, accepted = answer = model(torch.tensor([[0.05], [0.45]], dtype=torch.float64))
+    logits, accepted, score = answer = model(torch.tensor([[0.05], [0.45]], dtype=torch.float64))
     assert logits is answer.logits
     assert accepted.tolist() == [True, False]
-    assert (answer.score >= 0).tolist() == [True, False]
+    assert (score >= 0).tolist() == [True, False]
+    for twin in (
+        pickle.loads(pickle.dumps(answer)),
+        copy.copy(answer),
+        copy.deepcopy(answer),
+        tree_map(lambda tensor: tensor.clone(), answer),
+        answer._replace(logits=logits),
+    ):
+        assert type(twin) is Selection
+        assert torch.equal(twin.labels, answer.labels)
+        assert torch.equal(twin.score, score)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from cpr_wrap.geometry import ball
+from cpr_wrap.geometry import threat
 from cpr_wrap.solver import PGD, Climb, ascend, frozen
 
 from .devices import only_on
@@ -147,7 +147,7 @@ def test_laws_of_climbing(norm, seed, steps, step_size, momentum, backtrack, rad
     last = ascend(bumpy, x, radius, PGD(**settings, keep="last"))
     best = ascend(bumpy, x, radius, PGD(**settings, keep="best"))
     for point in (last, best):
-        assert (ball(norm).distance(point, x) <= radius + ball(norm).slack(x)).all()
+        assert (threat(norm).distance(point, x) <= radius + threat(norm).slack(x)).all()
         assert point.min() >= 0
         assert point.max() <= 1
         assert not point.requires_grad
@@ -224,21 +224,31 @@ def test_the_function_is_called_once_a_step(keep, calls):
     assert len(seen) == calls
 
 
-def test_a_point_that_requires_a_gradient_is_used_itself_and_keeps_its_graph():
-    x = line(0.2, 0.4).requires_grad_()
-    known = rising(x)
+def test_every_step_can_be_watched():
     seen = []
+    end = ascend(
+        rising, line(0.2), 0.5, PGD(steps=3, step_size=0.1), watch=lambda *step: seen.append(step)
+    )
+    assert [number for number, _ in seen] == [1, 2, 3]
+    assert torch.allclose(torch.cat([z for _, z in seen]), line(0.3, 0.4, 0.5))
+    assert torch.equal(seen[-1][1], end)
 
-    def value(z):
-        seen.append(z)
-        return known if z is x else rising(z)
 
-    climbed(value, x, 0.5, 3, 0.1)
-    assert seen[0] is x
-    assert not any(z is x for z in seen[1:])
-    (gradient,) = torch.autograd.grad(known.sum(), x)
-    assert torch.equal(gradient, torch.ones_like(x))
-    assert x.grad is None
+def test_steps_shrink_geometrically():
+    climb = Climb(line(0.0), 1.0, PGD(steps=3, step_size=0.4, shrink=0.25))
+    taken = []
+    for _ in range(3):
+        before = climb.z
+        climb.step(torch.zeros(1), torch.ones(1, 1))
+        taken.append((climb.z - before).item())
+    assert taken == pytest.approx([0.4, 0.2, 0.1])
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_entries_of_a_gradient_that_are_no_numbers_count_as_zero(norm):
+    climb = Climb(torch.full((1, 3), 0.5), 0.5, PGD(steps=1, step_size=0.1, norm=norm))
+    climb.step(torch.zeros(1), torch.tensor([[torch.nan, torch.inf, 1.0]]))
+    assert torch.allclose(climb.z, torch.tensor([[0.5, 0.5, 0.6]]))
 
 
 def test_nothing_given_is_changed():
@@ -303,7 +313,8 @@ def test_frozen_parameters_thaw_even_after_an_error():
         ({"momentum": -0.1}, ValueError, r"momentum: expected a number in \[0, 1\), got -0.1"),
         ({"keep": "all"}, ValueError, "keep: expected 'last' or 'best', got 'all'"),
         ({"backtrack": 1.0}, ValueError, "backtrack: expected a factor above 1, got 1.0"),
-        ({"norm": "L3"}, LookupError, "unknown norm 'L3'"),
+        ({"shrink": 0.0}, ValueError, r"shrink: expected a share in \(0, 1\], got 0.0"),
+        ({"norm": "L3"}, LookupError, "unknown threat model 'L3'"),
     ],
 )
 def test_bad_settings_are_named(change, error, text):

@@ -4,6 +4,7 @@ from cpr_wrap.rules.atrr import RectifiedConfidence
 from cpr_wrap.rules.confidence import AcceptAll, Confidence
 from cpr_wrap.rules.cpr import Consistency, CPRWrapper
 from cpr_wrap.rules.rcd import RejectClass
+from cpr_wrap.rules.verified import Verified
 from cpr_wrap.selective import RULES
 
 __all__ = [
@@ -14,4 +15,5 @@ __all__ = [
     "Consistency",
     "RectifiedConfidence",
     "RejectClass",
+    "Verified",
 ]

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from cpr_wrap.objective import Targets, View, doubt, log_prob, objective, probability_margin
-from cpr_wrap.selective import RejectionRule, SelectiveClassifier, register_rule
+from cpr_wrap.objective import Targets, View, doubt, log_prob, objective
+from cpr_wrap.rule import RejectionRule, register_rule
 
 
 @objective("ATRRIA")
-def low_rectified_confidence(view: View, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG001
+def low_rectified_confidence(view: View) -> tuple[Tensor, ...]:
     """Make A(z) small and the network unsure."""
     return (-logsigmoid(view.outputs[:, -1]), doubt(view.logits))
 
 
 @objective("ATRROA", targets=Targets.OTHERS)
-def rectified_mistake(view: View, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG001
+def rectified_mistake(view: View) -> tuple[Tensor, ...]:
     """Make A(z) large and the network sure of the target class."""
-    return (log_prob(view.logits, target), logsigmoid(view.outputs[:, -1]))
+    return (log_prob(view.logits, view.target), logsigmoid(view.outputs[:, -1]))
 
 
 @register_rule("atrr")
@@ -30,9 +30,13 @@ class RectifiedConfidence(RejectionRule):
 
     inner = (low_rectified_confidence,)
     outer = (rectified_mistake,)
-    extra_outer = (probability_margin,)
     extra_outputs = 1
 
-    def score(self, model: SelectiveClassifier, x: Tensor, outputs: Tensor) -> Tensor:  # noqa: ARG002
+    @property
+    def accepts_everything(self) -> bool:
+        """No product of probabilities is below 0."""
+        return self.threshold <= 0
+
+    def score(self, view: View) -> Tensor:
         """Rectified confidence, in [0, 1]."""
-        return outputs[:, :-1].softmax(dim=1).amax(dim=1) * outputs[:, -1].sigmoid()
+        return view.logits.softmax(dim=1).amax(dim=1) * view.outputs[:, -1].sigmoid()

@@ -1,27 +1,28 @@
-"""Confidence rejection (AT+CR, TRADES+CR, CCAT): stay silent when the top probability is low."""
+"""Confidence rejection (AT+CR, TRADES+CR, CCAT): reject if the top probability is low."""
 
 from __future__ import annotations
 
+import math
+import warnings
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from cpr_wrap.bounds import Proof, Radii
 from cpr_wrap.objective import (
     View,
     confident_mistake,
-    lost_margin,
     low_confidence,
     objective,
-    probability_margin,
 )
-from cpr_wrap.selective import RejectionRule, SelectiveClassifier, register_rule
+from cpr_wrap.rule import RejectionRule, register_rule
 
 
 @objective("PGD-backtracking")
-def other_confidence(view: View, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG001
+def other_confidence(view: View) -> tuple[Tensor, ...]:
     """Make the largest wrong class likely, whichever it is: CCAT's own attack."""
-    wrong = view.logits.log_softmax(dim=1).scatter(1, y[:, None], -torch.inf)
+    wrong = view.logits.log_softmax(dim=1).scatter(1, view.label[:, None], -torch.inf)
     return (wrong.amax(dim=1),)
 
 
@@ -32,11 +33,38 @@ class Confidence(RejectionRule):
 
     inner = (low_confidence,)
     outer = (confident_mistake,)
-    extra_outer = (probability_margin,)
 
-    def score(self, model: SelectiveClassifier, x: Tensor, outputs: Tensor) -> Tensor:  # noqa: ARG002
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.threshold > 1:
+            warnings.warn(
+                f"threshold {self.threshold:g}: no probability is above 1, so that every image is "
+                "rejected",
+                stacklevel=3,
+            )
+
+    @property
+    def accepts_everything(self) -> bool:
+        """No probability is below 0."""
+        return self.threshold <= 0
+
+    def score(self, view: View) -> Tensor:
         """Largest softmax probability."""
-        return outputs.softmax(dim=1).amax(dim=1)
+        return view.logits.softmax(dim=1).amax(dim=1)
+
+    def certificate(self, proof: Proof) -> Radii:
+        """From how far the true class leads each other one.
+
+        A class that trails by d has a probability of at most 1 / (1 + exp(d)). The true class has
+        at least 1 / (1 + sum of exp(-lead)).
+        """
+        # Softmax in floating point: each of k + 3 operations rounds.
+        room = (proof.num_classes + 8) * torch.finfo(proof.x.dtype).eps
+        high, low = self.threshold + room, self.threshold - room
+        trails = max(0.0, -math.log(1 / low - 1)) if 0 < low < 1 else 0.0
+        mistake = proof.radius(lambda leads: leads.amin(dim=1) + trails)
+        rejection = proof.radius(lambda leads: 1 / (-leads).exp().sum(dim=1).add(1) - high)
+        return Radii(mistake, rejection)
 
 
 @register_rule("none")
@@ -45,9 +73,13 @@ class AcceptAll(RejectionRule):
     """Never rejects: the plain classifier, for comparison."""
 
     outer = (confident_mistake,)
-    extra_outer = (lost_margin,)
     can_reject = False
 
-    def score(self, model: SelectiveClassifier, x: Tensor, outputs: Tensor) -> Tensor:  # noqa: ARG002
+    def score(self, view: View) -> Tensor:
         """Zero, which is the threshold."""
-        return outputs.new_zeros(len(outputs))
+        return view.outputs.new_zeros(len(view.outputs))
+
+    def certificate(self, proof: Proof) -> Radii:
+        """No mistake within the network's own radius, and never a rejection."""
+        radius = proof.radius()
+        return Radii(radius, torch.full_like(radius, torch.inf))

@@ -1,18 +1,24 @@
-"""Consistent-prediction rejection (CPR): stay silent where a small step changes the prediction."""
+"""Consistent-prediction rejection (CPR): reject if a small step changes the prediction."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from cpr_wrap import noise
 from cpr_wrap._checks import check_positive
+from cpr_wrap.bounds import Proof, Radii
+from cpr_wrap.geometry import threat
+from cpr_wrap.meter import Passes
 from cpr_wrap.objective import (
+    Objective,
+    Path,
     Targets,
     View,
     confident_mistake,
@@ -21,33 +27,46 @@ from cpr_wrap.objective import (
     low_confidence,
     margin,
     objective,
-    probability_margin,
 )
-from cpr_wrap.selective import RejectionRule, SelectiveClassifier, register_rule
+from cpr_wrap.rule import BySearch, CalibratedBy, Network, RejectionRule, register_rule
+from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.smoothing import exact, smoothed
 from cpr_wrap.solver import PGD, Keep, ascend
 
+Verdict = Literal["end", "any"]
 
-@objective("CLCIA", shadow=True)
-def low_confidence_twice(view: View, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG001
+# The paper's settings for 32 x 32 images.
+RADIUS, STEPS, STEP_SIZE = 0.0055, 10, 0.001
+
+
+@objective("CLCIA", path=(1.0,))
+def low_confidence_twice(view: View) -> tuple[Tensor, ...]:
     """Make the network unsure at z and at T(z)."""
-    return (doubt(view.logits), doubt(view.shadow_logits))
+    return (doubt(view.logits), doubt(view.end_logits))
 
 
-@objective("PDIA", targets=Targets.ALL, shadow=True)
-def disagreement(view: View, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG001
+@objective("PDIA", targets=Targets.ALL, path=(1.0,))
+def disagreement(view: View) -> tuple[Tensor, ...]:
     """Predict the target at z, and something else at T(z)."""
-    return (log_prob(view.logits, target), -log_prob(view.shadow_logits, target))
+    return (log_prob(view.logits, view.target), -log_prob(view.end_logits, view.target))
 
 
-def _sure_twice(view: View, y: Tensor, target: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG001
+@objective("CHCMOA", targets=Targets.OTHERS, path=(1.0,))
+def consistent_mistake(view: View) -> tuple[Tensor, ...]:
     """Be sure of the target class at z and at T(z)."""
-    return (log_prob(view.logits, target), log_prob(view.shadow_logits, target))
+    return (log_prob(view.logits, view.target), log_prob(view.end_logits, view.target))
 
 
-consistent_mistake = objective("CHCMOA", targets=Targets.OTHERS, shadow=True)(_sure_twice)
-orthogonal_mistake = objective(
-    "CHCMOA-orthogonal", targets=Targets.OTHERS, shadow=True, combine="orthogonal"
-)(_sure_twice)
+@objective("CHCMOA-path", targets=Targets.OTHERS, path=(0.25, 0.5, 1.0))
+def path_mistake(view: View) -> tuple[Tensor, ...]:
+    """Be sure of the target class at z and all along the path to T(z)."""
+    return tuple(log_prob(logits, view.target) for logits in (view.logits, *view.path_logits))
+
+
+@objective("PATH-IA", targets=Targets.OTHERS, path=(0.5, 1.0))
+def path_disagreement(view: View) -> tuple[Tensor, ...]:
+    """Lead the path to T(z) into the target class, whatever is predicted at z."""
+    return tuple(log_prob(logits, view.target) for logits in view.path_logits)
 
 
 @register_rule("cpr")
@@ -62,101 +81,230 @@ class Consistency(RejectionRule):
     Attributes:
         radius: The consistency radius, in pixel units.
         steps: Number of steps m.
-        step_size: Length of a step in pixel units.
+        step_size: Length of a step in pixel units. None means 2.5 · radius / steps, which follows
+            the radius; with the paper's radius 0.0055 and its 10 steps it means the paper's 0.001.
         norm: `Linf` or `L2`.
         keep: `last` as in the paper's text; `best` (largest loss among x_0 … x_m) as in the
             published code.
+        verdict: `end` asks for the prediction at T(x) alone; `any` rejects if the prediction
+            changes at any point of the way, which costs nothing more.
+        starts: How many ascents to make: the first from x, each further one from a fixed random
+            point of the ball. The prediction must survive all of them.
+        smooth: Make T(x) with smoothed gradients, see `cpr_wrap.smoothing`.
     """
 
     inner = (low_confidence, low_confidence_twice, disagreement)
-    outer = (confident_mistake, consistent_mistake)
-    extra_outer = (probability_margin, orthogonal_mistake)
-    needs_gradient = True
+    extra_inner = (path_disagreement,)
+    rejects_near_boundary = True
 
-    radius: float = 0.0055
-    steps: int = 10
-    step_size: float = 0.001
+    radius: float = RADIUS
+    steps: int = STEPS
+    step_size: float | None = None
     norm: str = "Linf"
     keep: Keep = "last"
+    verdict: Verdict = "end"
+    starts: int = 1
+    smooth: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self.radius, "radius")
-        reach = self.pgd.steps * self.pgd.step_size
+        if self.steps < 1:
+            raise ValueError(f"steps: expected at least 1, got {self.steps}")
+        if self.verdict not in ("end", "any"):
+            raise ValueError(f"verdict: expected 'end' or 'any', got {self.verdict!r}")
+        if self.starts < 1:
+            raise ValueError(f"starts: expected at least 1, got {self.starts}")
+        object.__setattr__(self, "norm", threat(self.norm).name)
+        covered = self.pgd.steps * self.pgd.step_size
         # 1e-9: ten steps of 0.01 do reach 0.1, whatever float multiplication says.
-        if self.radius > reach * (1 + 1e-9):
+        if self.radius > covered * (1 + 1e-9):
             warnings.warn(
-                f"T(x) cannot reach its radius: {self.steps} steps of {self.step_size:g} cover "
-                f"{reach:g}, radius is {self.radius:g}, so that part of it has no effect. Raise "
+                f"T(x) cannot reach its radius: {self.steps} steps of {self.pgd.step_size:g} cover "
+                f"{covered:g}, radius is {self.radius:g}, so that part of it has no effect. Raise "
                 "steps or step_size, or lower radius.",
                 stacklevel=3,
             )
 
     @property
+    def outer(self) -> tuple[Objective, ...]:
+        """The paper's attacks; where more than one end decides, one on the whole path."""
+        everywhere = self.verdict == "any" or self.starts > 1
+        return (confident_mistake, path_mistake if everywhere else consistent_mistake)
+
+    @property
+    def paths(self) -> int:
+        """One for each ascent."""
+        return self.starts
+
+    @property
     def pgd(self) -> PGD:
         """The ascent that makes T(x)."""
-        return PGD(steps=self.steps, step_size=self.step_size, norm=self.norm, keep=self.keep)
+        length = self.step_size
+        if length is None:
+            papers = (self.radius, self.steps) == (RADIUS, STEPS)
+            length = STEP_SIZE if papers else 2.5 * self.radius / self.steps
+        return PGD(steps=self.steps, step_size=length, norm=self.norm, keep=self.keep)
 
-    def transform(
+    @property
+    def reach(self) -> float:
+        """The consistency radius."""
+        return self.radius
+
+    @property
+    def cost(self) -> Passes:
+        """A forward at x and one after each step, and a backward for each step."""
+        best = int(self.keep == "best")
+        return Passes(self.starts * (self.steps + 1 + best), self.starts * self.steps)
+
+    @property
+    def calibrated_by(self) -> CalibratedBy:
+        """By its radius: T has no score to cut."""
+        if self.step_size is None:
+            return BySearch(setting="radius", advice="raise max_radius")
+        covered = self.steps * self.step_size
+        return BySearch(setting="radius", most=covered, advice="raise steps or step_size")
+
+    def path(
+        self, model: Network, z: Tensor, shares: Sequence[float], label: Tensor | None = None
+    ) -> Path:
+        """The way to T(z), with gradients of the rule's own, whatever the caller smooths."""
+        wanted = [round(share * self.steps) for share in shares if share < 1]
+        outputs: list[Tensor] = []  # at x
+        points: list[Tensor] = []
+        leads: list[Tensor] = []
+
+        def cross_entropy(z: Tensor) -> Tensor:
+            out = model.outputs(z)
+            if not outputs:
+                outputs.append(out.detach())
+            climbed = outputs[0].argmax(dim=1) if label is None else label
+            if self.verdict == "any":
+                leads.append(_lead(out.detach(), climbed))
+            return -log_prob(out, climbed)
+
+        def watch(step: int, z: Tensor) -> None:
+            if step in wanted:
+                points.append(z)
+
+        backward = smoothed() if self.smooth else exact()
+        with torch.inference_mode(False), torch.enable_grad(), backward:
+            x = (z.clone() if z.is_inference() else z).detach()
+            for number in range(self.starts):
+                start = self._start(x, number)
+                end = ascend(cross_entropy, x, self.radius, self.pgd, start=start, watch=watch)
+                points.append(end)
+        lead = (
+            torch.stack(leads).amin(dim=0) if leads else outputs[0].new_full((len(x),), torch.inf)
+        )
+        return Path(tuple(points), lead, outputs[0])
+
+    def _start(self, x: Tensor, number: int) -> Tensor | None:
+        """Where an ascent begins: x, or the same point of the ball for every image."""
+        if number == 0:
+            return None
+        key = noise.keys(number, torch.zeros(1, dtype=torch.int64, device=x.device))
+        return x + threat(self.norm).uniform_offset(x[:1], self.radius, key)
+
+    def transform(self, model: Network, x: Tensor) -> Tensor:
+        """T(x), of the first ascent, for inputs `(N, ...)`; without graph."""
+        first = self if self.starts == 1 else replace(self, starts=1)
+        return first.path(model, x, ()).points[-1]
+
+    def score(self, view: View) -> Tensor:
+        """Smallest lead, at the points of the path, of the class predicted at x."""
+        leads = [_lead(outputs, view.predicted) for outputs in view.path]
+        return torch.stack(leads).amin(dim=0)
+
+    def view(
         self,
-        model: SelectiveClassifier,
-        x: Tensor,
-        outputs: Tensor | None = None,
+        model: Network,
+        z: Tensor,
         *,
-        keep_graph: bool = True,
-    ) -> Tensor:
-        """T(x).
-
-        Args:
-            model: The selective classifier.
-            x: Inputs `(N, ...)`.
-            outputs: Outputs at `x` with their graph, if the caller has them; `x` must then be the
-                leaf they were computed from.
-            keep_graph: Whether that graph must be left intact.
-
-        Returns:
-            T(x) `(N, ...)`, without graph.
-        """
-        with torch.inference_mode(False), torch.enable_grad():
-            if outputs is None:
-                # Inference tensors cannot enter a graph; their clones can.
-                x = (x.clone() if x.is_inference() else x).detach().requires_grad_()
-                outputs, keep_graph = model.outputs(x), False
-            known = outputs
-            predicted = known.detach().argmax(dim=1)
-
-            def cross_entropy(z: Tensor) -> Tensor:
-                return -log_prob(known if z is x else model.outputs(z), predicted)
-
-            return ascend(cross_entropy, x, self.radius, self.pgd, keep_graph=keep_graph)
-
-    def score(self, model: SelectiveClassifier, x: Tensor, outputs: Tensor) -> Tensor:
-        """Lead of the class predicted at x over the best other one, at T(x)."""
-        moved = self.transform(model, x, outputs, keep_graph=False)
-        with torch.no_grad():
-            return _lead(model.outputs(moved), outputs.detach())
-
-    def view(self, model: SelectiveClassifier, z: Tensor, *, shadow: bool = False) -> View:
+        verdict: bool = True,
+        path: Sequence[float] = (),
+        label: Tensor | None = None,
+        along: Path | None = None,
+    ) -> View:
         """Outputs at z, and at T(z) if asked for: with them the verdict comes free."""
-        outputs = model.outputs(z)
-        if not shadow:
-            return View(outputs, None, None, outputs.shape[1])
-        moved = self.transform(model, z, outputs)
-        # Straight through: T(z) in the forward pass, the identity's gradient in the backward.
-        beyond = model.outputs(z + (moved - z).detach())
-        accepted = _lead(beyond.detach(), outputs.detach()) >= self.threshold
-        return View(outputs, beyond, accepted, outputs.shape[1])
+        graph = z.requires_grad and torch.is_grad_enabled()
+        if not (verdict or path):
+            return self._view(z, model.outputs(z))
+        way = self.path(model, z, path, label) if along is None else along
+        known = None if graph else way.outputs
+        view = self._view(z, model.outputs(z) if known is None else known)
+        asked = []
+        for point in way.points:
+            # Straight through: T(z) in the forward pass, the identity's gradient in the backward.
+            with torch.set_grad_enabled(graph):
+                asked.append(model.outputs(z + (point - z).detach() if graph else point))
+        view = replace(view, path=tuple(asked), points=way.points)
+        with exact():
+            score = torch.minimum(self.score(self._ends(view)), way.lead)
+        if label is not None:
+            # The path is not the one that T takes where another class is predicted.
+            score = torch.where(view.predicted == label, score, -torch.inf)
+        return replace(view, score=score)
+
+    def certificate(self, proof: Proof) -> Radii:
+        """No accepted mistake where nothing is wrong; no rejection where T cannot leave that.
+
+        Nothing proves that T *will* change a wrong prediction.
+        """
+        radius = proof.radius(tried=(proof.eps + self.radius,))
+        inside = radius - self.radius - 2 * threat(self.norm).slack(proof.x)
+        # Leads on the way are proven to be above 0, and no more.
+        return Radii(radius, inside if self.threshold <= 0 else torch.full_like(radius, -torch.inf))
+
+    def _view(self, z: Tensor, outputs: Tensor) -> View:
+        return View(z=z, outputs=outputs, num_classes=outputs.shape[1], threshold=self.threshold)
+
+    def _ends(self, view: View) -> View:
+        """The view with the ends of the ascents alone as its path."""
+        each = len(view.path) // self.starts
+        return replace(view, path=view.path[each - 1 :: each])
+
+    def explain(self, view: View, name: Callable[[int], str] = str) -> list[str]:
+        """Which class the prediction changes to at T(x)."""
+        phrases = []
+        there = view.end_logits.detach().argmax(dim=1).tolist()
+        leads = view.known_score.detach().tolist()
+        for here, moved, lead in zip(view.predicted.tolist(), there, leads, strict=True):
+            if lead >= self.threshold:
+                phrases.append(f"the prediction holds within {self.radius:g}, by {lead:.3g}")
+            elif moved != here:
+                phrases.append(f"the prediction changes to {name(moved)} at T(x), by {-lead:.3g}")
+            else:
+                phrases.append(f"the prediction changes on the way to T(x), by {-lead:.3g}")
+        return phrases
+
+    def describe(self) -> str:
+        """The radius and the steps; other settings where they are not the default."""
+        other = [
+            f"{key} {getattr(self, key)}"
+            for key, default in (
+                ("keep", "last"),
+                ("verdict", "end"),
+                ("starts", 1),
+                ("smooth", False),
+            )
+            if getattr(self, key) != default
+        ]
+        steps = f"{self.steps} steps of {self.pgd.step_size:.4g}"
+        return (
+            f"{self.name} ({', '.join([f'{self.norm} radius {self.radius:.4g}', steps, *other])})"
+        )
 
     def stand_in(self) -> Self:
         """One step straight to the ball's edge instead of many small ones."""
-        return replace(self, steps=1, step_size=self.radius, keep="last")
+        return replace(self, steps=1, step_size=self.radius, keep="last", starts=1, smooth=False)
 
 
-def _lead(beyond: Tensor, outputs: Tensor) -> Tensor:
-    """Margin at T(x) of the class predicted at x; negative exactly where the prediction flips."""
-    predicted = outputs.argmax(dim=1)
-    lead = margin(beyond, predicted)
+def _lead(outputs: Tensor, predicted: Tensor) -> Tensor:
+    """Margin of a class; negative exactly where arg max is another one."""
+    lead = margin(outputs, predicted)
     # On an exact tie arg max decides, and a class it does not choose must not pass as "lead 0".
-    lost_tie = (lead == 0) & (beyond.argmax(dim=1) != predicted)
+    lost_tie = (lead == 0) & (outputs.argmax(dim=1) != predicted)
     return torch.where(lost_tie, -torch.finfo(lead.dtype).tiny, lead)
 
 
@@ -166,7 +314,7 @@ class CPRWrapper(SelectiveClassifier):
     Example:
         >>> import torch
         >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
-        >>> model = CPRWrapper(net, radius=0.1, steps=10, step_size=0.02)
+        >>> model = CPRWrapper(net, radius=0.1)
         >>> model(torch.rand(2, 1, 2, 2)).labels.shape
         torch.Size([2])
     """
@@ -174,12 +322,27 @@ class CPRWrapper(SelectiveClassifier):
     def __init__(
         self,
         base: nn.Module,
-        radius: float = 0.0055,
-        steps: int = 10,
-        step_size: float = 0.001,
+        radius: float = RADIUS,
+        steps: int = STEPS,
+        step_size: float | None = None,
         norm: str = "Linf",
         keep: Keep = "last",
         source: Mapping[str, Any] | None = None,
+        **settings: Any,
     ) -> None:
-        rule = Consistency(radius=radius, steps=steps, step_size=step_size, norm=norm, keep=keep)
+        """Wrap a network.
+
+        Args:
+            base: The network, in eval mode.
+            radius: As in `Consistency`.
+            steps: As in `Consistency`.
+            step_size: As in `Consistency`.
+            norm: As in `Consistency`.
+            keep: As in `Consistency`.
+            source: As in `SelectiveClassifier`.
+            **settings: Further settings of `Consistency`.
+        """
+        rule = Consistency(
+            radius=radius, steps=steps, step_size=step_size, norm=norm, keep=keep, **settings
+        )
         super().__init__(base, rule, source)

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import json
+import math
 import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cpr_wrap.objective import doubt, log_prob
+from cpr_wrap.meter import count_passes
+from cpr_wrap.objective import Aim, doubt, log_prob
 from cpr_wrap.rules.cpr import (
     Consistency,
     CPRWrapper,
@@ -16,7 +20,7 @@ from cpr_wrap.rules.cpr import (
     disagreement,
     low_confidence_twice,
 )
-from cpr_wrap.selective import REJECT
+from cpr_wrap.selective import REJECT, rule_config
 from tests.toys import Curved, Island, Line, Plane, pixels
 
 norms = pytest.mark.parametrize("norm", ["Linf", "L2"])
@@ -203,18 +207,6 @@ def test_no_parameter_gradient_is_computed():
     assert all(p.grad is None for p in network.parameters())
 
 
-def test_a_prediction_holds_one_graph_at_a_time():
-    network = Curved()
-    model = CPRWrapper(network, radius=0.2, steps=4, step_size=0.06)
-    x = pixels(3).requires_grad_()
-    outputs = model.outputs(x)
-    model.rule.transform(model, x, outputs)
-    torch.autograd.grad(outputs.sum(), x, retain_graph=True)  # the caller's graph is intact
-    model.rule.score(model, x, outputs)
-    with pytest.raises(RuntimeError, match="second time"):
-        torch.autograd.grad(outputs.sum(), x)
-
-
 # What attacks read.
 
 
@@ -224,15 +216,18 @@ def test_view_reads_t_straight_through(norm):
     model = CPRWrapper(network, radius=0.2, steps=4, step_size=0.06, norm=norm)
     z = pixels(6).requires_grad_()
     calls = count_calls(network)
-    view = model.rule.view(model, z, shadow=True)
-    assert calls == {"forward": 6 * 5, "backward": 6 * 4}  # the verdict comes free
+    view = model.rule.view(model, z, path=(0.5, 1.0))
+    # z itself, T's four steps, and the two points that were asked for; the verdict comes free.
+    assert calls == {"forward": 6 * 7, "backward": 6 * 4}
     moved = model.rule.transform(model, z.detach())
     assert torch.equal(view.outputs, network(z))
-    assert torch.allclose(view.shadow, network(moved), atol=1e-12)
+    halfway = CPRWrapper(network, radius=0.2, steps=2, step_size=0.06, norm=norm)
+    assert torch.equal(view.points[0], halfway.rule.transform(halfway, z.detach()))
+    assert torch.allclose(view.path[-1], network(moved), atol=1e-12)
     assert torch.equal(view.accepted, model(z.detach()).accepted)
     assert view.num_classes == 3
     # The gradient at T(z) passes to z as if T were the identity.
-    (through,) = torch.autograd.grad(view.shadow[:, 0].sum(), z, retain_graph=True)
+    (through,) = torch.autograd.grad(view.path[-1][:, 0].sum(), z, retain_graph=True)
     leaf = moved.requires_grad_()
     (at_t,) = torch.autograd.grad(network(leaf)[:, 0].sum(), leaf)
     assert torch.allclose(through, at_t, atol=1e-12)
@@ -240,35 +235,35 @@ def test_view_reads_t_straight_through(norm):
     assert not torch.allclose(plain, at_t, atol=1e-3)
 
 
-def test_view_without_shadow_costs_one_forward():
+def test_a_view_that_nobody_asked_a_verdict_of_costs_one_forward():
     network = Curved()
     calls = count_calls(network)
     model = CPRWrapper(network, radius=0.2, steps=4, step_size=0.06)
-    view = model.rule.view(model, pixels(6).requires_grad_())
+    view = model.rule.view(model, pixels(6).requires_grad_(), verdict=False)
     assert calls == {"forward": 6, "backward": 0}
-    assert view.shadow is None
+    assert view.path == ()
     assert view.accepted is None
 
 
 def test_objectives_by_hand():
     model = CPRWrapper(Line(slope=2), radius=0.2, steps=2, step_size=0.1)
     z = line(0.6).requires_grad_()  # T(z) = 0.4; class 1 leads by 0.4 at z and by -0.4 at T(z)
-    view = model.rule.view(model, z, shadow=True)
-    y, target = torch.tensor([1]), torch.tensor([0])
+    target = torch.tensor([0])
+    view = replace(model.rule.view(model, z), aim=Aim(torch.tensor([1]), target))
     p = torch.tensor(0.4, dtype=torch.float64).sigmoid()  # of class 1 at z and class 0 at T(z)
-    here, there = disagreement.terms(view, y, target)
+    here, there = disagreement.terms(view)
     assert torch.allclose(here.exp(), 1 - p)
     assert torch.allclose((-there).exp(), p)
-    here, there = consistent_mistake.terms(view, y, target)
+    here, there = consistent_mistake.terms(view)
     assert torch.allclose(here.exp(), 1 - p)
     assert torch.allclose(there.exp(), p)
-    here, there = low_confidence_twice.terms(view, y, target)
+    here, there = low_confidence_twice.terms(view)
     # Logits ±0.2: log(e^.2 + e^-.2) minus the smooth maximum, which is 0.2 to the last bit.
     expected = torch.tensor([0.2, -0.2], dtype=torch.float64).logsumexp(0) - 0.2
     assert torch.allclose(here, expected)
     assert torch.allclose(there, expected)
     assert torch.equal(here, doubt(view.logits))
-    assert torch.equal(log_prob(view.shadow_logits, target).exp() > 0.5, torch.tensor([True]))
+    assert torch.equal(log_prob(view.end_logits, target).exp() > 0.5, torch.tensor([True]))
 
 
 def test_stand_in_takes_one_step_to_the_edge():
@@ -281,13 +276,73 @@ def test_stand_in_takes_one_step_to_the_edge():
     assert torch.allclose(rule.transform(model, x), cheap.transform(model, x))  # linear: the same
 
 
+# Stronger checks by the defender.
+
+
+def test_any_rejects_where_the_prediction_changes_on_the_way():
+    settings = {"radius": 0.12, "steps": 2, "step_size": 0.06}
+    x = line(0.4)  # visits 0.46 on the island and 0.52 beyond it
+    end, every = CPRWrapper(Island(), **settings), CPRWrapper(Island(), verdict="any", **settings)
+    assert end.predict(x).tolist() == [0]
+    assert every.predict(x).tolist() == [REJECT]
+    assert every.rule.cost.total == end.rule.cost.total
+    # On the island class 1 leads by 2 · (0.025 - |0.46 - 0.475|).
+    assert every(x).score.item() == pytest.approx(-0.02)
+
+
+def test_further_starts_only_reject_more():
+    x, settings = pixels(300, 4), {"radius": 0.3, "steps": 3, "step_size": 0.1}
+    one, three = CPRWrapper(Curved(), **settings), CPRWrapper(Curved(), starts=3, **settings)
+    assert (three(x).accepted <= one(x).accepted).all()
+    assert (three(x).score <= one(x).score).all()
+    assert (three(x).accepted < one(x).accepted).any()
+    with count_passes() as passes:
+        three(x)
+    assert (passes.forwards, passes.backwards) == (3 * 4 * 300, 3 * 3 * 300)
+
+
+def test_a_path_made_for_a_target_judges_only_where_it_is_predicted():
+    model = CPRWrapper(Line(), radius=0.1, steps=2, step_size=0.05)
+    z, target = line(0.7, 0.3), torch.tensor([1, 1])
+    view = model.rule.view(model, z, label=target)
+    assert torch.allclose(view.points[-1], line(0.6, 0.2))  # away from class 1 in both rows
+    assert view.accepted.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("x", "rule", "phrase"),
+    [
+        (0.1, {}, "the prediction holds within 0.2, by 0.4"),
+        (0.45, {}, "the prediction changes to one at T(x), by 0.3"),
+    ],
+)
+def test_a_verdict_is_explained(x, rule, phrase):
+    model = CPRWrapper(Line(), radius=0.2, steps=2, step_size=0.1, **rule)
+    names = ["zero", "one"]
+    assert model.rule.explain(model.look(line(x)), names.__getitem__) == [phrase]
+
+
+def test_settings_from_arrays_become_plain_numbers():
+    rule = Consistency(radius=np.float32(0.25), steps=4, step_size=torch.tensor(0.125))
+    assert json.dumps(rule_config(rule))
+    assert (rule.radius, rule.step_size) == (0.25, 0.125)
+
+
 # Settings.
 
 
 def test_defaults_are_the_papers_for_colour_images():
-    assert CPRWrapper(Line()).rule == Consistency(
-        radius=0.0055, steps=10, step_size=0.001, norm="Linf", keep="last", threshold=0.0
-    )
+    rule = CPRWrapper(Line()).rule
+    assert rule == Consistency(radius=0.0055, steps=10, norm="Linf", keep="last", threshold=0.0)
+    assert rule.pgd.step_size == 0.001
+    assert replace(rule, step_size=0.001).pgd == rule.pgd
+
+
+def test_a_radius_alone_brings_its_step_size():
+    assert CPRWrapper(Line(), radius=0.1).rule.pgd.step_size == pytest.approx(0.025)
+    rule = Consistency(radius=0.1, steps=20)
+    assert rule.pgd.step_size == pytest.approx(0.0125)
+    assert replace(rule, radius=0.2).pgd.step_size == pytest.approx(0.025)
 
 
 def test_a_radius_out_of_reach_is_said():
@@ -312,7 +367,10 @@ def test_a_radius_just_in_reach_is_not_warned_about(steps):
         ({"radius": -0.1}, ValueError, "radius: expected a finite number above 0, got -0.1"),
         ({"steps": 0}, ValueError, "steps: expected at least 1, got 0"),
         ({"step_size": 0.0}, ValueError, "step_size: expected a finite number above 0, got 0.0"),
-        ({"norm": "l2"}, LookupError, "unknown norm 'l2'. Did you mean 'L2'"),
+        ({"norm": "L7"}, LookupError, "unknown threat model 'L7'. .*Known: L2, Linf"),
+        ({"verdict": "all"}, ValueError, "verdict: expected 'end' or 'any', got 'all'"),
+        ({"starts": 0}, ValueError, "starts: expected at least 1, got 0"),
+        ({"threshold": math.nan}, ValueError, "threshold: expected a finite number, got nan"),
         ({"keep": "first"}, ValueError, "keep: expected 'last' or 'best', got 'first'"),
     ],
 )

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from cpr_wrap.objective import View
+from cpr_wrap.objective import Aim, View
 from cpr_wrap.rules import AcceptAll, Confidence, RectifiedConfidence, RejectClass
 from cpr_wrap.rules.atrr import low_rectified_confidence, rectified_mistake
-from cpr_wrap.rules.rcd import lead_of_target, reject_class, sure_of_target
+from cpr_wrap.rules.rcd import reject_class, sure_of_target
 from cpr_wrap.selective import REJECT, SelectiveClassifier
 
 
@@ -35,10 +35,11 @@ def ask(outputs, rule):
 
 
 def view(outputs, num_classes):
-    return View(torch.tensor(outputs, dtype=torch.float64), None, None, num_classes)
+    outputs = torch.tensor(outputs, dtype=torch.float64)
+    return View(z=outputs, outputs=outputs, num_classes=num_classes, aim=AIM)
 
 
-Y, TARGET = torch.tensor([0]), torch.tensor([1])
+AIM = Aim(torch.tensor([0]), torch.tensor([1]))
 
 
 def close(values, *expected):
@@ -71,9 +72,8 @@ def test_reject_class():
 
 def test_reject_class_objectives():
     seen = view(logs([0.5, 0.2, 0.3]), num_classes=2)
-    assert close([term.exp() for term in reject_class.terms(seen, Y, TARGET)], 0.3)
-    assert close([term.exp() for term in sure_of_target.terms(seen, Y, TARGET)], 0.2)
-    assert close([term.exp() for term in lead_of_target.terms(seen, Y, TARGET)], 0.2 / 0.5)
+    assert close([term.exp() for term in reject_class.terms(seen)], 0.3)
+    assert close([term.exp() for term in sure_of_target.terms(seen)], 0.2)
 
 
 def test_rectified_confidence():
@@ -87,17 +87,17 @@ def test_rectified_confidence():
 def test_rectified_confidence_objectives():
     logit_of_a = torch.tensor(0.75).double().logit().item()
     seen = view([[*logs([0.8, 0.2])[0], logit_of_a]], num_classes=2)
-    assert close([term.exp() for term in rectified_mistake.terms(seen, Y, TARGET)], 0.2, 0.75)
-    distrust, doubt = low_rectified_confidence.terms(seen, Y, TARGET)
+    assert close([term.exp() for term in rectified_mistake.terms(seen)], 0.2, 0.75)
+    distrust, doubt = low_rectified_confidence.terms(seen)
     assert close([(-distrust).exp(), (-doubt).exp()], 0.75, 0.8)
 
 
 @pytest.mark.parametrize("extreme", [-200.0, 200.0])
 def test_rectified_objectives_stay_finite(extreme):
     outputs = torch.tensor([[1.0, 2.0, extreme]], requires_grad=True)
-    seen = View(outputs, None, None, 2)
+    seen = View(z=outputs, outputs=outputs, num_classes=2, aim=AIM)
     for terms in (low_rectified_confidence.terms, rectified_mistake.terms):
-        value = torch.stack(terms(seen, Y, TARGET)).sum()
+        value = torch.stack(terms(seen)).sum()
         (gradient,) = torch.autograd.grad(value, outputs, retain_graph=True)
         assert value.isfinite()
         assert gradient.isfinite().all()

@@ -1,0 +1,354 @@
+"""The protocol of a rejection rule: all that the engine, reports and the command line ask of it.
+
+A rule reads what the network said about a point, scores it, and accepts scores from its threshold
+on. Everything else it declares: how far from a point it looks, what a verdict costs, how it is
+calibrated, which attacks adapt to it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from cpr_wrap._address import find
+from cpr_wrap._registry import Registry, near
+from cpr_wrap.bounds import Proof, Radii
+from cpr_wrap.meter import Passes
+from cpr_wrap.objective import Objective, Path, View
+
+DEFAULT_RULE = "cpr"
+"""The rule of a network that comes without one."""
+
+
+class Network(Protocol):
+    """What a rule may ask of a model."""
+
+    base: nn.Module
+    """The network itself, for rules that look at its layers."""
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """All outputs of the network `(N, k + extra)`, differentiable and counted."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByQuantile:
+    """Calibrated by its threshold, which becomes a quantile of the score."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BySearch:
+    """Calibrated by a search over one setting, with which rejection grows.
+
+    Attributes:
+        setting: Name of the setting.
+        most: The largest value that has an effect; None where only the data's range limits it.
+        advice: What to do when even that rejects too little.
+    """
+
+    setting: str
+    most: float | None = None
+    advice: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unchanged:
+    """Not calibrated unless forced; then by its threshold.
+
+    Attributes:
+        why: The reason, as the beginning of a sentence.
+    """
+
+    why: str
+
+
+CalibratedBy = ByQuantile | BySearch | Unchanged
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejectionRule(ABC):
+    """Scores inputs and accepts those that reach its threshold.
+
+    A rule comes with the attacks on it: `inner` objectives try to make it reject, `outer` ones try
+    to slip a mistake past it. They are class attributes, or properties where they depend on the
+    rule's settings. `register_rule` refuses a rule without them.
+
+    Attributes:
+        threshold: Scores from here on are accepted.
+    """
+
+    threshold: float = 0.0
+
+    name: ClassVar[str] = ""
+    extra_outputs: ClassVar[int] = 0
+    """Columns that the network has after its k class logits."""
+    can_reject: ClassVar[bool] = True
+    needs_gradient: ClassVar[bool] = False
+    """Whether scoring differentiates the network at the input."""
+    stochastic: ClassVar[bool] = False
+    """Whether the same input may get different verdicts. Such rules are refused for now."""
+    rejects_near_boundary: ClassVar[bool] = False
+    """Whether a rejection proves that the network's boundary is within `reach`."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            # Numbers from arrays and tensors would not survive being written down.
+            if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.dim() == 0):
+                object.__setattr__(self, field.name, value.item())
+        if not math.isfinite(self.threshold):
+            raise ValueError(f"threshold: expected a finite number, got {self.threshold}")
+
+    @property
+    def inner(self) -> tuple[Objective, ...]:
+        """Objectives that try to make the rule reject; the strongest first."""
+        return ()
+
+    @property
+    def outer(self) -> tuple[Objective, ...]:
+        """Objectives that try to slip a mistake past the rule; the strongest last."""
+        return ()
+
+    @property
+    def extra_inner(self) -> tuple[Objective, ...]:
+        """Inner objectives beyond the paper's list, for the stronger budgets."""
+        return ()
+
+    @property
+    def norm(self) -> str | None:
+        """The norm of the rule's own ball; None if it has none."""
+        return None
+
+    @property
+    def reach(self) -> float:
+        """How far from a point the verdict on it looks, in pixel units."""
+        return 0.0
+
+    @property
+    def cost(self) -> Passes:
+        """Passes of one verdict on one input."""
+        return Passes(1, 1) if self.needs_gradient else Passes(1, 0)
+
+    @property
+    def paths(self) -> int:
+        """How many paths the verdict follows from a point, for rules that have a path."""
+        return 1
+
+    @property
+    def calibrated_by(self) -> CalibratedBy:
+        """How `calibrate` sets the rule."""
+        return ByQuantile()
+
+    @property
+    def accepts_everything(self) -> bool:
+        """Whether the rule, set as it is, can never reject."""
+        return not self.can_reject
+
+    @abstractmethod
+    def score(self, view: View) -> Tensor:
+        """Score inputs.
+
+        Args:
+            view: What the network said about them. `view.z` is a leaf and `view.outputs` has a
+                graph where the rule `needs_gradient` or an attack differentiates the score.
+
+        Returns:
+            Scores `(N,)`, larger = accept.
+        """
+
+    def view(
+        self,
+        model: Network,
+        z: Tensor,
+        *,
+        verdict: bool = True,
+        path: Sequence[float] = (),
+        label: Tensor | None = None,
+        along: Path | None = None,
+    ) -> View:
+        """Ask the network about points once, for objectives and for the verdict.
+
+        Args:
+            model: Answers with outputs.
+            z: Points `(N, ...)`.
+            verdict: Whether the score is wanted. A score that costs nothing is there anyway.
+            path: Points of the rule's own path at which outputs are wanted, as shares of the way.
+                Rules without a path ignore them.
+            label: Make the path as if these classes `(N,)` were predicted at z.
+            along: A path that is known already, and is not made again.
+        """
+        del path, label, along
+        scored = verdict or self.cost.total == 1
+        differentiates = scored and self.needs_gradient
+        with torch.set_grad_enabled(torch.is_grad_enabled() or differentiates):
+            if differentiates and not z.requires_grad:
+                z = z.detach().requires_grad_()
+            outputs = model.outputs(z)
+            view = View(
+                z=z,
+                outputs=outputs,
+                num_classes=outputs.shape[1] - self.extra_outputs,
+                threshold=self.threshold,
+            )
+            return self.scored(view) if scored else view
+
+    def path(
+        self, model: Network, z: Tensor, shares: Sequence[float], label: Tensor | None = None
+    ) -> Path | None:
+        """The way that the verdict on points takes; None for rules that look at z alone.
+
+        Args:
+            model: Answers with outputs.
+            z: Points `(N, ...)`.
+            shares: Which points of the way are wanted beside its end, as shares of it.
+            label: Make it as if these classes `(N,)` were predicted at z.
+        """
+        del model, z, shares, label
+        return None
+
+    def scored(self, view: View) -> View:
+        """The same view with the score."""
+        return replace(view, score=self.score(view))
+
+    def explain(self, view: View, name: Callable[[int], str] = str) -> list[str]:
+        """One phrase per row on why it is accepted or rejected.
+
+        Args:
+            view: A view with its score.
+            name: Gives a class its name.
+        """
+        del name
+        sides = {True: "reaches", False: "is below"}
+        return [
+            f"{self.name} score {score:.4g} {sides[score >= self.threshold]} {self.threshold:.4g}"
+            for score in view.known_score.detach().tolist()
+        ]
+
+    def certificate(self, proof: Proof) -> Radii | None:
+        """What bounds on the network's outputs prove about the rule's verdicts around images.
+
+        Args:
+            proof: Bounds around images that are classified rightly, asked for by radius.
+
+        Returns:
+            Radii `(N,)` within which no accepted mistake and no rejection exists; None where the
+            verdict does not follow from such bounds.
+        """
+        del proof
+        return None
+
+    def describe(self) -> str:
+        """The rule and its settings in one phrase, e.g. `confidence (threshold 0.98)`."""
+        if not self.can_reject:
+            return f"{self.name} (accepts everything)"
+        text = [f"{k.replace('_', ' ')} {_short(v)}" for k, v in rule_settings(self).items()]
+        return f"{self.name} ({', '.join(text)})"
+
+    def stand_in(self) -> Self:
+        """A cheaper rule of the same kind to search with; the true one judges."""
+        return self
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Networks of the rule's own, by name: moved, saved and digested with the classifier."""
+        return {}
+
+    @classmethod
+    def blank_modules(cls, settings: Mapping[str, Any]) -> dict[str, nn.Module]:
+        """Make the rule's own networks without weights, to load saved ones into.
+
+        Args:
+            settings: The settings of the saved rule, without its modules.
+        """
+        del settings
+        return {}
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+RuleClass = TypeVar("RuleClass", bound=type[RejectionRule])
+RULES: Registry[type[RejectionRule]] = Registry("rejection rule", "cpr_wrap.rules")
+
+
+def register_rule(name: str) -> Callable[[RuleClass], RuleClass]:
+    """Enter a rule under a name; a defense enters with the attacks on it."""
+
+    def enter(rule: RuleClass) -> RuleClass:
+        wanted = ["outer", "inner"] if rule.can_reject else ["outer"]
+        for kind in wanted:
+            declared = getattr(rule, kind)
+            if not declared or declared is getattr(RejectionRule, kind):
+                raise TypeError(
+                    f"{rule.__name__} declares no {kind} attack; "
+                    "a defense enters with the attacks on it"
+                )
+        rule.name = name
+        RULES.register(name)(rule)
+        return rule
+
+    return enter
+
+
+def find_rule(name: str) -> type[RejectionRule]:
+    """The class of a rule: a registered name, or an address `module:name` that a person typed."""
+    kind = find(RULES, name)
+    if not (isinstance(kind, type) and issubclass(kind, RejectionRule)):
+        raise TypeError(f"{name}: expected a class of RejectionRule, got {kind!r:.80}")
+    # A class that is registered nowhere goes by its address.
+    return kind if RULES.get(kind.name) is kind else register_rule(name)(kind)
+
+
+def rule_settings(rule: RejectionRule) -> dict[str, Any]:
+    """A rule's settings as plain data, without networks of its own."""
+    own = set(rule.modules())
+    return {f.name: getattr(rule, f.name) for f in fields(rule) if f.name not in own}
+
+
+def rule_config(rule: RejectionRule) -> dict[str, Any]:
+    """Describe a rule as plain data: its registered name and its settings."""
+    return {"name": rule.name, **rule_settings(rule)}
+
+
+def rule_from_config(
+    config: Mapping[str, Any], modules: Mapping[str, nn.Module] | None = None
+) -> RejectionRule:
+    """Build the rule that `rule_config` described.
+
+    Args:
+        config: The description.
+        modules: Networks of the rule's own, by name; blank ones if left out.
+    """
+    if not isinstance(config, Mapping) or not isinstance(config.get("name"), str):
+        raise ValueError(f"a rule's description needs its name, got {config!r:.200}")
+    settings = {key: value for key, value in config.items() if key != "name"}
+    return make_rule(config["name"], settings, modules)
+
+
+def make_rule(
+    name: str, settings: Mapping[str, Any], modules: Mapping[str, nn.Module] | None = None
+) -> RejectionRule:
+    """A registered rule with some settings; unknown ones are refused with a suggestion."""
+    kind = RULES[name]
+    own = dict(modules) if modules is not None else kind.blank_modules(settings)
+    known = [field.name for field in fields(kind) if field.name not in own]
+    for key in settings:
+        if key not in known:
+            hint = near(key, known)
+            raise ValueError(
+                f"rule {name!r} has no setting {key!r}.{hint} Its settings: {', '.join(known)}"
+            )
+    try:
+        return kind(**{**settings, **own})
+    except TypeError as error:
+        raise ValueError(
+            f"rule {name!r} does not take the settings {dict(settings)}: {error}"
+        ) from error

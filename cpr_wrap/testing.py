@@ -1,0 +1,123 @@
+"""Checks for authors of plug-ins: does a rule keep what the engine relies on?"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from cpr_wrap.meter import count_passes
+from cpr_wrap.objective import Aim, Objective, Targets
+from cpr_wrap.rule import RULES, RejectionRule, rule_config
+from cpr_wrap.selective import CONFIG, Selection, SelectiveClassifier, load_rule
+
+_NEAR = 1e-4
+
+
+def check_rule(rule: RejectionRule, network: nn.Module, images: Tensor) -> None:
+    """Check that a rule keeps its contract; the first thing that does not hold is an error.
+
+    Verdicts are deterministic and do not depend on the batch; the cost is what it declares; an
+    attack is declared for every goal, and its gradient reaches the input; settings survive being
+    saved and loaded.
+
+    Args:
+        rule: The rule, registered, with settings that reject some of the images or none.
+        network: A network it can be used with, in eval mode.
+        images: A few images `(N, ...)` in [0, 1], at least 2.
+
+    Raises:
+        AssertionError: What does not hold, and what was expected.
+
+    Example:
+        >>> from cpr_wrap import Confidence
+        >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
+        >>> check_rule(Confidence(threshold=0.4), net, torch.rand(3, 1, 2, 2))
+    """
+    _must(RULES.get(rule.name) is type(rule), f"register_rule was not used on {type(rule)}")
+    _must(len(images) >= 2, f"at least 2 images are needed, got {len(images)}")
+    model = SelectiveClassifier(network, rule)
+    with count_passes() as passes:
+        first = model(images)
+    _check_verdicts(model, images, first)
+    for kind in ("forwards", "backwards"):
+        spent, told = getattr(passes, kind) / len(images), getattr(rule.cost, kind)
+        _must(spent == told, f"cost: declares {told} {kind} per verdict, but takes {spent:g}")
+    _must(rule.reach >= 0, f"reach: expected at least 0, got {rule.reach}")
+    _check_attacks(model, images, first)
+    _check_words(model, images)
+    _check_saving(model)
+
+
+def _must(holds: bool, text: str) -> None:
+    if not holds:
+        raise AssertionError(text)
+
+
+def _check_verdicts(model: SelectiveClassifier, x: Tensor, first: Selection) -> None:
+    count = len(x)
+    _must(
+        first.score.shape == (count,), f"score: expected shape ({count},), got {first.score.shape}"
+    )
+    _must(bool(first.score.isfinite().all()), "score: expected finite numbers")
+    again = model(x)
+    _must(torch.equal(first.score, again.score), "score: the same images got other scores")
+    alone = torch.cat([model(row).score for row in x.split(1)])
+    size = float(first.score.abs().max().clamp_min(1e-6))
+    gap = float((first.score - alone).abs().max()) / size
+    _must(gap <= _NEAR, f"score: depends on the batch, by {gap:.2g} of the largest score")
+    with torch.inference_mode():
+        inside = model(x)
+    _must(torch.allclose(first.score, inside.score), "score: differs under inference_mode")
+
+
+def _check_attacks(model: SelectiveClassifier, x: Tensor, answer: Selection) -> None:
+    rule = model.rule
+    wanted = {"outer": rule.outer, **({"inner": rule.inner} if rule.can_reject else {})}
+    classes = answer.logits.shape[1]
+    for kind, objectives in wanted.items():
+        _must(bool(objectives), f"{kind}: expected at least one objective")
+        for objective in objectives:
+            _check_objective(model, x, objective, answer.predicted, classes)
+
+
+def _check_objective(
+    model: SelectiveClassifier, x: Tensor, objective: Objective, label: Tensor, classes: int
+) -> None:
+    target = (label + 1) % classes if objective.targets is not Targets.NONE else label
+    z = x.detach().clone().requires_grad_()
+    view = model.rule.view(model, z, verdict=objective.score, path=objective.path)
+    value, gradient = objective.ascent(view, Aim(label, target))
+    name = f"attack {objective.name}"
+    _must(value.shape == (len(x),), f"{name}: expected one value per image, got {value.shape}")
+    _must(bool(gradient.isfinite().all()), f"{name}: the gradient is not finite")
+    _must(bool((gradient != 0).any()), f"{name}: no gradient reaches the input")
+
+
+def _check_words(model: SelectiveClassifier, x: Tensor) -> None:
+    phrases = model.rule.explain(model.look(x))
+    _must(len(phrases) == len(x), f"explain: expected {len(x)} phrases, got {len(phrases)}")
+    _must(bool(model.rule.describe()), "describe: expected a phrase")
+
+
+def _check_saving(model: SelectiveClassifier) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(folder)
+        config = json.loads((Path(folder) / CONFIG).read_text())
+        loaded = load_rule(Path(folder), config["rule"])
+        own = model.rule.modules()
+        _must(rule_config(loaded) == rule_config(model.rule), "saving: other settings came back")
+        _must(set(loaded.modules()) == set(own), "saving: other networks of the rule came back")
+        for name, network in own.items():
+            states = zip(
+                network.state_dict().values(),
+                loaded.modules()[name].state_dict().values(),
+                strict=True,
+            )
+            same = all(torch.equal(a, b) for a, b in states)
+            _must(same, f"saving: other weights of {name!r} came back")
+    _must(replace(model.rule) == model.rule or bool(own), "settings: expected a frozen dataclass")

@@ -1,0 +1,135 @@
+"""A package of somebody else's: from pip to Python and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from cpr_wrap._registry import Registry
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The package of tests/plugin/, installed into a folder of its own."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    command += ["--disable-pip-version-check", "--target", str(folder), str(_copied(folder))]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+def _copied(folder: Path) -> Path:
+    """A copy of the package's source, for pip builds inside it."""
+    import shutil
+
+    source = folder.parent / f"{folder.name}-source"
+    shutil.copytree(ROOT / "tests" / "plugin", source)
+    return source
+
+
+def run(installed: Path, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(installed), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+
+
+SCRIPT = """
+import torch
+import cpr_wrap
+from cpr_wrap.testing import check_rule
+
+data = cpr_wrap.load_data("mnist", "robust", num=3)
+network = cpr_wrap.load_network("twins:at").network
+second = cpr_wrap.load_network("bundled:mnist-compact-trades").network
+entropy = cpr_wrap.RULES["entropy"](threshold=-0.5)
+agreement = cpr_wrap.RULES["ensemble"](threshold=-0.2, second=second)
+for rule in (entropy, agreement):
+    check_rule(rule, network, data.images)
+model = cpr_wrap.SelectiveClassifier(network, agreement)
+curve = cpr_wrap.robustness_curve(model, data.images, data.labels, 0.3, budget="quick")
+assert curve.settings.rule.address == "cpr_wrap_example.rules:Agreement"
+assert curve.settings.rule.forwards == 2
+assert cpr_wrap.save_result(curve, "run") and cpr_wrap.verify_result("run", model).holds
+model.save("saved")
+again = cpr_wrap.load("local:saved", network=network)
+assert torch.equal(again(data.images).score, model(data.images).score)
+squares = cpr_wrap.load_data("squares", "robust", num=3)
+assert (squares.name, len(squares)) == ("squares", 3)
+fog = cpr_wrap.robustness_curve(model, data.images, data.labels, 0.3, budget="fog-only")
+assert [stage.attack for stage in fog.passes] == ["preflight", "clean", "fog"]
+print("done")
+"""
+
+
+def test_everything_works_from_python(installed, tmp_path):
+    answer = run(installed, tmp_path, "-W", "error::UserWarning", "-c", SCRIPT)
+    assert answer.stdout == "done\n", answer.stderr
+
+
+def test_a_third_party_rule_runs_from_the_command_line(installed, tmp_path):
+    words = ["-m", "cpr_wrap", "curve", "twins:at", "--rule", "entropy", "--set", "threshold=-0.5"]
+    answer = run(
+        installed, tmp_path, *words, "-n", "2", "--budget", "quick", "--out", "run", "--json"
+    )
+    assert answer.returncode == 0, answer.stderr
+    content = json.loads(answer.stdout)
+    assert content["settings"]["rule"]["settings"] == {"threshold": -0.5}
+    checked = run(installed, tmp_path, "-m", "cpr_wrap", "verify", "run")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_lists_attacks_and_calibration_know_it(installed, tmp_path):
+    answer = run(installed, tmp_path, "-m", "cpr_wrap", "list", "--json")
+    listed = json.loads(answer.stdout)
+    assert {"entropy", "ensemble"} <= set(listed["rules"])
+    assert {"fog", "HEIA"} <= set(listed["attacks"])
+    assert "fog-only" in listed["budgets"]
+    assert "squares" in listed["datasets"]
+    words = ["attack", "bundled:mnist-compact-at", "fog", "-n", "2", "--rule", "entropy", "--json"]
+    answer = run(installed, tmp_path, "-m", "cpr_wrap", *words)
+    assert json.loads(answer.stdout)["attack"] == "fog", answer.stderr
+    words = ["calibrate", "bundled:mnist-compact-at", "--rule", "entropy", "--json"]
+    answer = run(installed, tmp_path, "-m", "cpr_wrap", *words)
+    assert json.loads(answer.stdout)["after"]["name"] == "entropy", answer.stderr
+
+
+class _Point:
+    """An entry point that cannot be loaded."""
+
+    name = "broken"
+
+    class dist:
+        name = "somebody-else"
+
+    def load(self):
+        raise ImportError("no module named 'missing'")
+
+
+def test_a_plug_in_that_fails_is_named_and_the_rest_works(monkeypatch):
+    asked = []
+
+    def entry_points(group):
+        asked.append(group)
+        return [_Point()]
+
+    monkeypatch.setattr(metadata, "entry_points", entry_points)
+    things: Registry[int] = Registry("thing", "cpr_wrap.things")
+    things.register("own")(1)
+    assert things["own"] == 1
+    assert asked == []  # nothing is imported for a name that is known
+    text = "thing 'broken' of somebody-else could not be loaded: ImportError: no module named"
+    with pytest.warns(UserWarning, match=text):
+        assert list(things) == ["own"]
+    with pytest.raises(LookupError, match=r"unknown thing .broken.\. Known: own"):
+        things["broken"]
+    assert asked == ["cpr_wrap.things"]

@@ -1,0 +1,98 @@
+"""Processes that work together, and how they part."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from cpr_wrap import _processes
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(code: str, world: int) -> list[subprocess.CompletedProcess]:
+    """Run code in so many processes at once, without torchrun."""
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        port = place.getsockname()[1]
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("TORCHELASTIC")},
+        **{"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world)},
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+    }
+    command = [sys.executable, "-c", code]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+    processes = [
+        subprocess.Popen(command, env={**environment, "RANK": str(rank)}, **pipes)
+        for rank in range(world)
+    ]
+    return [
+        subprocess.CompletedProcess(command, process.returncode, out, err)
+        for process in processes
+        for out, err in [process.communicate(timeout=120)]
+    ]
+
+
+def test_alone():
+    assert not _processes.together()
+    assert (_processes.rank(), _processes.world_size()) == (0, 1)
+    _processes.join(torch.device("cpu"))
+    _processes.barrier()
+    _processes.leave()
+    assert not _processes.together()
+
+
+THREADS = """
+import os
+import torch
+import torch.distributed as dist
+from cpr_wrap import _processes
+from cpr_wrap.engine import ranks
+
+dist.init_process_group("gloo")
+weight = torch.ones(3, requires_grad=True)
+weight.sum().backward()
+torch.optim.SGD([weight], lr=0.1).step()  # imports much of torch, with the group in place
+assert ranks.gather({ranks.rank(): 5}) == {0: 5}
+ranks.leave()
+assert not _processes.together()
+names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+assert not [name for name in names if "gloo" in name], names
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the threads from /proc")
+def test_after_leaving_no_thread_is_left_that_could_abort_the_exit():
+    (done,) = run(THREADS, 1)
+    assert done.returncode == 0, done.stderr
+
+
+SILENT = """
+import time
+from datetime import timedelta
+import torch
+from cpr_wrap import _processes
+from cpr_wrap.engine import ranks
+
+_processes._PATIENCE = timedelta(seconds=1)
+_processes.join(torch.device("cpu"))
+ranks.least(3)
+if ranks.rank() == 1:
+    time.sleep(4)  # frozen, as far as the other can tell
+else:
+    ranks.least(3)
+"""
+
+
+def test_without_torchrun_a_silent_process_is_waited_for_so_long_and_the_error_says_so():
+    first, _ = run(SILENT, 2)
+    assert first.returncode == 1
+    assert "rank 0 of 2 got no answer from the other processes (" in first.stderr
+    assert "a process waits 0:00:01 at most" in first.stderr
+    assert "run the same command again" in first.stderr

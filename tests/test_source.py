@@ -1,0 +1,113 @@
+"""The text of a function changes with what it computes, and with nothing else."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import linecache
+import subprocess
+import sys
+
+import pytest
+
+from cpr_wrap._source import source_text
+
+FACTOR = 2.0
+
+
+def scaled(x):
+    return FACTOR * x
+
+
+def times(n):
+    return lambda x: n * x
+
+
+class Callable:
+    def __init__(self, n):
+        self.n = n
+
+    def __call__(self, x):
+        return self.n * x
+
+
+def from_file(folder, name, source):
+    """The function `f` of a module made of some source."""
+    file = folder / f"{name}.py"
+    file.write_text(source)
+    linecache.checkcache()
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module.f
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (times(2), times(3)),
+        (functools.partial(scaled, 1), functools.partial(scaled, 2)),
+        (Callable(2), Callable(3)),
+        (Callable(2).__call__, Callable(3).__call__),
+        (times, scaled),
+    ],
+)
+def test_other_functions_have_other_texts(one, other):
+    assert source_text(one) == source_text(one)
+    assert source_text(one) != source_text(other)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "def f(x): return x + 2",  # the function
+        "def f(x): return g(x)\ndef g(x): return 2 * x",  # what it calls
+        "C = 3\ndef f(x): return C * x",  # what it reads
+    ],
+)
+def test_the_text_changes_with_the_modules_source(tmp_path, changed):
+    before = source_text(from_file(tmp_path, "some_rule", "def f(x): return x + 1"))
+    assert source_text(from_file(tmp_path, "some_rule", "def f(x): return x + 1")) == before
+    assert source_text(from_file(tmp_path, "some_rule", changed)) != before
+
+
+def test_code_without_source_tells_its_revision():
+    world = {}
+    exec("def f(x): return x", world)
+    world["f"].__module__ = "nowhere"
+    with pytest.raises(ValueError, match=r"source of nowhere\.f cannot be read.*`revision`"):
+        source_text(world["f"])
+    world["f"].revision = 3
+    assert source_text(world["f"]) == "nowhere.f revision 3"
+
+
+def test_an_empty_cell_is_no_trap():
+    def outer():
+        def inner():
+            return late
+
+        text = source_text(inner)
+        late = 1
+        return text, late
+
+    assert outer()[0]
+
+
+def test_the_text_is_the_same_in_another_process():
+    script = (
+        "from cpr_wrap._source import source_text; from cpr_wrap.rules.cpr import disagreement; "
+        "print(source_text(disagreement.terms))"
+    )
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(texts) == 1
+    assert " at 0x" not in texts.pop()

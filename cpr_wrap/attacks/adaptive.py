@@ -1,20 +1,26 @@
-"""An attack is an objective, a goal and a way to climb. It only proposes; the evaluation judges."""
+"""An attack is an objective, a goal and a way to search. It only proposes; the engine judges."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
+from cpr_wrap._registry import Registry
+from cpr_wrap.attacks.donors import DonorStarts, NearMisses
 from cpr_wrap.objective import Goal, Objective
 from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.smoothing import STRENGTH
 from cpr_wrap.solver import PGD
 
 KNOWN = -1
 """The start that is the best point known so far, pulled into the row's ball."""
 
 Select = Literal["success", "loss"]
+Gradient = Literal["exact", "smoothed", "alternating"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,21 +30,29 @@ class Attack:
     Attributes:
         objective: What to make large.
         goal: What counts.
-        iterations: Points evaluated in one climb.
+        steps: Steps of one restart.
         step: Step size as a share of the row's radius.
         step_of_eps: Take `step` as a share of eps instead, whatever the row's radius (the paper's
             choice for its inner attacks).
         momentum: As in `PGD`.
         backtrack: As in `PGD`.
-        starts: Where climbs begin: 0 is the image itself, n > 0 the n-th random start, `KNOWN`
-            the best point known.
+        shrink: As in `PGD`.
+        starts: Where restarts begin: 0 is the image itself, n > 0 the n-th random start, `KNOWN`
+            the best point known; or restarts from donors, or from near misses of earlier stages.
         targets: How many of the likeliest target classes to aim at; None for all.
-        alphas: Radii as shares of eps, tried in this order. Of no meaning with `rounds`.
+        alphas: Radii as shares of eps, tried in this order. Not used with `rounds`.
         rounds: If positive, search for the smallest radius that reaches the goal: in this many
             rounds, each in a ball smaller than the smallest radius known.
         stride: By what share the first of these rounds goes below that radius.
-        steer: Climb with the rule's cheaper stand-in; the true rule judges in any case.
-        select: Propose each climb's candidate that seems to reach the goal (`success`), or only
+        stand_in: Search with the rule's cheaper stand-in; the true rule judges in any case.
+        aimed: Make the rule's own path as if the target class were predicted.
+        refresh: Make the rule's own path anew after so many steps, and use the old one meanwhile.
+        gradient: `exact`, `smoothed` (the network's backward without its bends, see
+            `cpr_wrap.smoothing`), or `alternating` between the two.
+        strength: Of the smoothing.
+        sample: Share of the images that are attacked, chosen by a hash of their numbers.
+        remember: Whether where a restart ends is kept for stages that start from near misses.
+        select: Propose each restart's candidate that seems to reach the goal (`success`), or only
             the one point of the largest objective over all starts and targets (`loss`), as the
             paper does.
         tag: Put behind the objective's name in tables, where one objective is used twice.
@@ -46,19 +60,36 @@ class Attack:
 
     objective: Objective
     goal: Goal
-    iterations: int
+    steps: int
     step: float
     step_of_eps: bool = False
     momentum: float = 0.9
     backtrack: float | None = None
-    starts: tuple[int, ...] = (0,)
+    shrink: float = 1.0
+    starts: tuple[int, ...] | DonorStarts | NearMisses = (0,)
     targets: int | None = None
     alphas: tuple[float, ...] = (1.0,)
     rounds: int = 0
     stride: float = 0.1
-    steer: bool = True
+    stand_in: bool = True
+    aimed: bool = False
+    refresh: int = 1
+    gradient: Gradient = "exact"
+    strength: float = STRENGTH
+    sample: float = 1.0
+    remember: bool = False
     select: Select = "success"
     tag: str = ""
+
+    def __post_init__(self) -> None:
+        if self.gradient not in ("exact", "smoothed", "alternating"):
+            raise ValueError(
+                f"gradient: expected exact, smoothed or alternating, got {self.gradient!r}"
+            )
+        if self.refresh < 1:
+            raise ValueError(f"refresh: expected at least 1, got {self.refresh}")
+        if not 0 < self.sample <= 1:
+            raise ValueError(f"sample: expected a share in (0, 1], got {self.sample}")
 
     @property
     def name(self) -> str:
@@ -66,13 +97,14 @@ class Attack:
         return f"{self.objective.name}{self.tag}"
 
     def pgd(self, norm: str) -> PGD:
-        """How a climb steps; the step size itself is given row by row."""
+        """How a restart steps; the step size itself is given row by row."""
         return PGD(
-            steps=self.iterations,
+            steps=self.steps,
             step_size=self.step,
             momentum=self.momentum,
             norm=norm,
             backtrack=self.backtrack,
+            shrink=self.shrink,
         )
 
 
@@ -96,7 +128,11 @@ class Halving:
 
 
 class Proposer(Protocol):
-    """An attack from elsewhere. It need not respect eps or know the goal."""
+    """An attack from elsewhere. It need not respect eps or know the goal.
+
+    An attribute `goal` says what it is after, for the engine to leave out images on which nothing
+    is left to find: accepted mistakes if there is none.
+    """
 
     @property
     def name(self) -> str:
@@ -126,10 +162,77 @@ class Proposer(Protocol):
             index: The images' numbers in their data set `(N,)`, for random starts.
 
         Returns:
-            Points `(N, ...)`.
+            Points `(N, ...)`. Every verdict on them counts, whatever they were meant for.
         """
         ...
 
 
 Stage = Attack | Halving | Proposer
 """One step of an evaluation, done for a whole block of images before the next."""
+
+ATTACKS: Registry[Any] = Registry("attack", "cpr_wrap.attacks")
+"""Attacks from elsewhere by name: stages, classes of stages, or plain functions."""
+
+
+@dataclass(frozen=True)
+class FunctionAttack:
+    """A plain function `perturb(model, x, y, eps)` as an attack.
+
+    Attributes:
+        function: Gives points `(N, ...)` for images `(N, ...)`. It may also take the keywords
+            `norm`, `seed` and `index`.
+        goal: What it is after.
+    """
+
+    function: Callable[..., Tensor]
+    goal: Goal = Goal.ACCEPTED_MISTAKE
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def perturb(
+        self,
+        model: SelectiveClassifier,
+        x: Tensor,
+        y: Tensor,
+        eps: float,
+        *,
+        norm: str,
+        seed: int,
+        index: Tensor,
+    ) -> Tensor:
+        """Propose one point for each image; see `Proposer`."""
+        offered = {"norm": norm, "seed": seed, "index": index}
+        taken = inspect.signature(self.function).parameters
+        every = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
+        more = {key: value for key, value in offered.items() if every or key in taken}
+        return self.function(model, x, y, eps, **more)
+
+
+def as_stage(thing: Any) -> Stage:
+    """Accept a stage, a class of one that needs no settings, or a plain function."""
+    if isinstance(thing, type):
+        thing = thing()
+    if isinstance(thing, Attack | Halving):
+        return thing
+    if callable(getattr(thing, "perturb", None)):
+        if not isinstance(getattr(thing, "name", None), str):
+            raise TypeError(
+                f"expected an attack with a name, got {thing!r}; add an attribute `name`"
+            )
+        stage: Proposer = thing
+        return stage
+    if callable(thing):
+        return FunctionAttack(thing)
+    raise TypeError(
+        "expected an attack: a stage, an object with a name and a method "
+        f"perturb(model, x, y, eps, ...), or such a function; got {type(thing).__name__}"
+    )
+
+
+def goal_of(stage: Stage) -> Goal:
+    """What a stage is after; accepted mistakes if it does not say."""
+    goal = getattr(stage, "goal", None)
+    return goal if isinstance(goal, Goal) else Goal.ACCEPTED_MISTAKE

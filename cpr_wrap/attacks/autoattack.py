@@ -19,13 +19,14 @@ from torch import Tensor, nn
 
 from cpr_wrap._checks import check_eps, check_labels, import_extra
 from cpr_wrap._registry import Registry
+from cpr_wrap.attacks.adapters import BaseLogits, GoalLogits
 from cpr_wrap.attacks.groups import Group, Recognised
 from cpr_wrap.attacks.guests import batch_seed, guest
-from cpr_wrap.attacks.views import BaseLogits, GoalLogits
-from cpr_wrap.geometry import ball
+from cpr_wrap.geometry import threat
 from cpr_wrap.selective import SelectiveClassifier
 
 PACKAGES = ("pyautoattack", "autoattack")
+_NORMS = ("Linf", "L2")
 
 
 class Version(NamedTuple):
@@ -170,9 +171,14 @@ class _AutoAttack(ABC):
         Returns:
             Points `(N, ...)`.
         """
-        ball(norm)
         check_eps(eps)
         check_labels(y, len(x))
+        if threat(norm).name not in _NORMS:
+            warnings.warn(
+                f"{self.name}: AutoAttack knows {' and '.join(_NORMS)}, not {norm}: left out",
+                stacklevel=2,
+            )
+            return x.detach().clone()
         package = _load(self.package)
         with (
             guest(model, seed, logger="auto-attack", verbose=self.verbose),
@@ -248,7 +254,7 @@ class AutoAttackOnBase(_AutoAttack):
     evaluation to say. Images that the network gets wrong already are left as they are.
 
     Attributes:
-        version: `standard` (APGD-CE, APGD-T, FAB-T and Square as published, up to 9,800 passes an
+        version: `standard` (APGD-CE, APGD-T, FAB-T and Square as published, up to 9,800 passes per
             image), `plus`, or `small` (APGD-CE of 20 iterations and APGD-T of 20 iterations on
             the 3 likeliest targets, below 200 passes).
         components: Names to run in place of the version's: `apgd-ce`, `apgd-dlr`, `apgd-t`,

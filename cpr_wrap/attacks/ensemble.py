@@ -1,24 +1,29 @@
-"""Which attacks, at which settings, in which order: the budgets quick, standard and paper."""
+"""Which attacks, at which settings, in which order: the budgets from quick to thorough."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from cpr_wrap._checks import check_positive
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.adaptive import KNOWN, Attack, Halving, Stage
-from cpr_wrap.attacks.autoattack import AdaptiveAutoAttack, AutoAttackOnBase
+from cpr_wrap.attacks.autoattack import AutoAttackOnBase
+from cpr_wrap.attacks.donors import DonorStarts, NearMisses
+from cpr_wrap.metrics.losses import PAPER_ALPHAS
 from cpr_wrap.objective import Goal, Objective, Targets, lost_margin
+from cpr_wrap.rule import RejectionRule
 from cpr_wrap.rules.confidence import other_confidence
-from cpr_wrap.selective import RejectionRule
 
 OUTER, INNER = Goal.ACCEPTED_MISTAKE, Goal.REJECTED
 
-PAPER_ALPHAS = (0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, 1.0)
-
-# With more classes than this, only as many of the likeliest targets are aimed at.
 MOST_TARGETS = 9
+"""With more classes than this, only as many of the likeliest targets are aimed at."""
+
+
+MORE_EFFORT = "-more-effort"
+"""In the names of stages that search longer on a sample of the images."""
 
 
 class Budget(Protocol):
@@ -44,13 +49,13 @@ def _boundary() -> list[Stage]:
     reach = Attack(
         objective=lost_margin,
         goal=Goal.MISTAKE,
-        iterations=40,
+        steps=40,
         step=0.3,
         momentum=_MOMENTUM,
         rounds=1,
     )
     closer = replace(
-        reach, iterations=10, step=0.2, starts=(KNOWN,), rounds=4, stride=0.15, tag="-closer"
+        reach, steps=10, step=0.2, starts=(KNOWN,), rounds=4, stride=0.15, tag="-closer"
     )
     return [reach, closer, Halving(goal=Goal.MISTAKE, rounds=4)]
 
@@ -60,110 +65,240 @@ def _boundary_again() -> list[Stage]:
     reach, closer, halving = _boundary()
     assert isinstance(reach, Attack)
     assert isinstance(closer, Attack)
-    far = replace(reach, iterations=60, momentum=0.9, starts=(1,), tag="-far")
+    far = replace(reach, steps=60, momentum=0.9, starts=(1,), tag="-far")
     return [far, replace(closer, rounds=3, stride=0.1, tag="-again"), halving]
 
 
-def _outer(objective: Objective, iterations: int) -> Attack:
-    return Attack(
-        objective=objective,
-        goal=OUTER,
-        iterations=iterations,
-        step=1 / 3,
-        momentum=_MOMENTUM,
-        targets=MOST_TARGETS,
-    )
-
-
-def _inner(objective: Objective, iterations: int, rounds: int) -> Attack:
+def _inner(objective: Objective, steps: int, rounds: int) -> Attack:
     return Attack(
         objective=objective,
         goal=INNER,
-        iterations=iterations,
+        steps=steps,
         step=0.15,
         momentum=_MOMENTUM,
         starts=(KNOWN,),
         rounds=rounds,
         stride=0.05,
+        gradient="smoothed",
     )
+
+
+_DONORS = DonorStarts(near=20, forms=("projected", "corner", "pushed"), keep=10, distinct=False)
+_PATH_DONORS = DonorStarts(keep=1)
+
+
+_EXACT: dict[str, Any] = {
+    "steps": 15,
+    "step": 1 / 3,
+    "shrink": 1.0,
+    "targets": 1,
+    "stand_in": True,
+    "refresh": 1,
+    "gradient": "exact",
+}
+
+
+def _has_path(rule: RejectionRule) -> bool:
+    """Whether mistakes are searched for along the rule's own path, which costs many passes."""
+    return bool(rule.outer[-1].path)
+
+
+def climb(rule: RejectionRule, tag: str, **changes: Any) -> Attack:
+    """A restart towards accepted mistakes with what was measured to help against a rule.
+
+    Steps shrink, gradients are smoothed, and where the rule has a path of its own, it is made for
+    the target class and kept for two steps.
+
+    Args:
+        rule: The rule under attack.
+        tag: Put behind the objective's name.
+        **changes: Fields of `Attack` to set otherwise.
+    """
+    attack = Attack(
+        objective=rule.outer[-1],
+        goal=OUTER,
+        steps=60,
+        step=1 / 4,
+        shrink=0.02,
+        momentum=_MOMENTUM,
+        targets=MOST_TARGETS,
+        starts=_DONORS,
+        gradient="alternating",
+        remember=True,
+        tag=tag,
+    )
+    if _has_path(rule):
+        attack = replace(
+            attack,
+            steps=50,
+            step=1 / 4,
+            shrink=0.05,
+            starts=_PATH_DONORS,
+            stand_in=False,
+            aimed=True,
+            refresh=2,
+            gradient="smoothed",
+        )
+    return replace(attack, **changes)
+
+
+def _again(rule: RejectionRule, tag: str, **changes: Any) -> Attack:
+    """Go on from the two best points that earlier restarts ended at."""
+    return climb(rule, tag, starts=NearMisses(keep=2), **changes)
 
 
 @dataclass(frozen=True)
 class Quick:
-    """A first look, at most 1,000 passes an image on ten classes; the beginning of `standard`."""
+    """A first look, at most 1,000 passes per image on ten classes."""
 
     name: str = "quick"
 
-    def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:  # noqa: ARG002
-        """Boundary, the likeliest targets, and the smallest rejected radius along the boundary."""
+    def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:
+        """Boundary, a few restarts from donors, and the smallest rejected radius."""
+        del eps
         plan = _boundary()
-        plan.append(replace(_outer(rule.outer[-1], 20), targets=3, tag="-likely"))
+        if _has_path(rule):
+            few = DonorStarts(near=3, screen=1, keep=1)
+            plan.append(climb(rule, "-quick", starts=few, steps=35, refresh=7))
+            # Deep networks without adversarial training fall to exact gradients first.
+            plan.append(climb(rule, "-exact", starts=(0,), **_EXACT))
+        else:
+            few = replace(_DONORS, near=4, keep=4)
+            plan.append(climb(rule, "-quick", starts=few, steps=40))
         if rule.can_reject:
             plan.append(Halving(goal=INNER, rounds=3))
-            rounds = 3 if rule.needs_gradient else 5
+            rounds = 3 if _has_path(rule) else 5
             plan.append(replace(_inner(rule.inner[0], 10, rounds), tag="-first"))
-        return tuple(plan)
+        return (*plan, *_more_effort([climb(rule, "")], 1 / 32))
+
+
+def _more_effort(stages: Iterable[Attack], sample: float) -> tuple[Stage, ...]:
+    """What a longer search finds on a sample of the images, for the reader to judge the rest."""
+    return tuple(replace(s, sample=sample, tag=f"{MORE_EFFORT}{s.tag}") for s in stages)
+
+
+def _round(rule: RejectionRule, number: int) -> list[Attack]:
+    """Restarts that no other round makes: further donors, random starts, steps and smoothing."""
+    step = (1 / 8, 1 / 4, 1 / 16)[number % 3]
+    strength = (0.15, 0.3, 0.07)[number // 3 % 3]
+    tag = f"/{number}"
+    random = {"starts": (number + 1,), "strength": strength}
+    if _has_path(rule):
+        donors = DonorStarts(keep=2, offset=6 * number, screen=4)
+        return [
+            climb(rule, f"-donors{tag}", starts=donors, step=step, strength=strength),
+            climb(rule, f"-random{tag}", targets=2, **random),
+            _again(rule, f"-again{tag}", steps=30, step=step, refresh=1, strength=strength),
+        ]
+    kind = ("alternating", "exact", "smoothed")[number % 3]
+    donors = replace(_DONORS, offset=20 * number)
+    return [
+        climb(rule, f"-donors{tag}", starts=donors, step=2 * step, gradient=kind),
+        climb(rule, f"-random{tag}", step=2 * step, **random),
+        _again(rule, f"-again{tag}", steps=100, step=step, gradient=kind, strength=strength),
+    ]
+
+
+def unused_restarts(rule: RejectionRule, number: int = 0) -> list[Attack]:
+    """Restarts as no budget makes them, to check what a budget found.
+
+    Args:
+        rule: The rule under attack.
+        number: Which of them: each has random starts of its own.
+    """
+    changes: dict[str, Any] = {"step": 1 / 5, "strength": 0.22, "momentum": 0.6}
+    if _has_path(rule):
+        donors = DonorStarts(near=10, keep=1, distinct=False, offset=3 * number)
+        random = {"targets": 1, "starts": (101 + number,)}
+    else:
+        changes["gradient"] = "smoothed"
+        donors = replace(_DONORS, near=15, offset=5 * number)
+        random = {"starts": (101 + number,)}
+    return [
+        climb(rule, f"-audit{number}", starts=donors, **changes),
+        climb(rule, f"-audit-random{number}", **changes, **random),
+        _again(rule, f"-audit-again{number}", **{**changes, "steps": 40, "refresh": 1}),
+    ]
 
 
 @dataclass(frozen=True)
 class Standard:
-    """The default, at most 10,000 passes an image on ten classes, and 20 steps of CPR."""
+    """The default, at most 10,000 passes per image on ten classes, and 20 steps of CPR."""
 
     name: str = "standard"
 
     def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:
-        """What `quick` does, then the whole ensemble and its additions."""
-        plan = list(Quick().stages(rule, eps))
+        """What `quick` does, then more restarts of every kind, and closer rejections."""
+        plan = [s for s in Quick().stages(rule, eps) if MORE_EFFORT not in s.name]
         plan.append(AutoAttackOnBase(version="small"))
-        if rule.can_reject and not rule.needs_gradient:
-            plan.append(AdaptiveAutoAttack(n_iter=100))
-        for objective in (*rule.outer, *rule.extra_outer):
-            plan.extend(self._outer_stages(objective, rule))
-        if not rule.can_reject:
-            return tuple(plan)
-        plan.extend(_boundary_again())
-        plan.append(Halving(goal=INNER, rounds=2))
-        for objective in rule.inner:
-            plan.extend(self._inner_stages(objective, rule))
-        plan.append(Halving(goal=INNER, rounds=3))
-        return tuple(plan)
+        plan.extend(self._outer_stages(rule))
+        if rule.can_reject:
+            plan.extend(_boundary_again())
+            plan.append(Halving(goal=INNER, rounds=2))
+            plan.extend(self._inner_stages(rule))
+            plan.append(Halving(goal=INNER, rounds=3))
+        return (*plan, *_more_effort(_round(rule, 1), 1 / 16))
 
-    def _outer_stages(self, objective: Objective, rule: RejectionRule) -> list[Stage]:
-        if rule.needs_gradient:
-            return self._costly_outer_stages(objective, rule)
-        climb = replace(_outer(objective, 40), starts=(0, 1))
-        if objective not in rule.outer:
-            return [climb]
-        # Where confidence is asked for, steps that are small, and a long way with much momentum,
-        # each find what the other and many short climbs do not.
-        slow = replace(climb, iterations=100, starts=(3,), step=0.1, tag="-slow")
-        far = replace(climb, iterations=100, starts=(2,), momentum=0.9, tag="-far")
-        return [climb, slow, far]
+    def _outer_stages(self, rule: RejectionRule) -> list[Stage]:
+        if _has_path(rule):
+            return [
+                climb(rule, "-donors"),
+                climb(rule, "-random", starts=(1,), targets=1),
+                _again(rule, "-again", steps=40),
+                _again(rule, "-fine", steps=30, step=1 / 16, refresh=1),
+                climb(rule, "-donors-2", starts=DonorStarts(keep=1, skip=1)),
+                _again(rule, "-coarse", steps=40, step=1 / 4, refresh=1),
+            ]
+        further = [replace(_DONORS, offset=20 * number) for number in (1, 2)]
+        return [
+            climb(rule, "-donors"),
+            climb(rule, "-random", starts=(1,)),
+            _again(rule, "-again", steps=100, step=1 / 8),
+            climb(rule, "-donors-2", starts=further[0], step=1 / 8, gradient="exact"),
+            _again(rule, "-again-2", steps=100, gradient="smoothed"),
+            climb(rule, "-donors-3", starts=further[1], step=1 / 2),
+            _again(rule, "-again-3", steps=100, step=1 / 2),
+        ]
 
-    def _costly_outer_stages(self, objective: Objective, rule: RejectionRule) -> list[Stage]:
-        """For a rule whose verdict costs many passes."""
-        zero = _outer(objective, 20)
-        fresh = replace(zero, starts=(1,))
-        if objective not in rule.outer:
-            return [replace(fresh if objective.shadow else zero, targets=3)]
-        if not objective.shadow:
-            return [zero]
-        # Another start or step size finds what more iterations do not. The stand-in for T is too
-        # kind to networks that bend within its radius: there only T itself leads anywhere.
-        slow = replace(_outer(objective, 30), step=0.1, tag="-slow")
-        true = replace(_outer(objective, 25), starts=(1,), targets=2, steer=False, tag="-true")
-        return [fresh, slow, true]
+    def _inner_stages(self, rule: RejectionRule) -> list[Stage]:
+        if not _has_path(rule):
+            plan: list[Stage] = []
+            for objective in rule.inner:
+                fresh = replace(_inner(objective, 40, 3), starts=(0, 1), step=1 / 3, tag="-fresh")
+                plan += [_inner(objective, 20, 6), fresh]
+            return plan
+        along = next((o for o in rule.inner if o.path), rule.inner[0])
+        plan = [_inner(along, 10, 6)]
+        for objective in rule.extra_inner:
+            aimed = replace(_inner(objective, 20, 3), targets=1)
+            true = replace(aimed, stand_in=False, refresh=3, targets=2, steps=12, tag="-true")
+            plan += [aimed, true]
+        return plan
 
-    def _inner_stages(self, objective: Objective, rule: RejectionRule) -> list[Stage]:
-        if objective.targets is Targets.ALL:
-            return [replace(_inner(objective, 10, 3), targets=2)]
-        if objective.shadow:
-            fresh = replace(_inner(objective, 20, 3), starts=(0, 1), step=1 / 3, tag="-fresh")
-            return [_inner(objective, 10, 5), fresh]
-        if rule.needs_gradient:
-            return [_inner(objective, 15, 4)]
-        fresh = replace(_inner(objective, 40, 3), starts=(0, 1), step=1 / 3, tag="-fresh")
-        return [_inner(objective, 20, 6), fresh]
+
+@dataclass(frozen=True, kw_only=True)
+class Thorough:
+    """What `standard` does, then rounds of fresh restarts until one finds nothing more.
+
+    Attributes:
+        most: The largest number of rounds.
+        cap: No round is begun after so many passes per image.
+        name: The name in results.
+    """
+
+    most: int = 12
+    cap: float = 60_000
+    name: str = "thorough"
+
+    def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:
+        """The stages of `standard`, without its sample of more effort."""
+        plan = Standard().stages(rule, eps)
+        return tuple(stage for stage in plan if MORE_EFFORT not in stage.name)
+
+    def more(self, rule: RejectionRule, eps: float, number: int) -> tuple[Stage, ...]:
+        """The stages of a round, from 1 on; none after the last."""
+        del eps
+        return tuple(_round(rule, number)) if number <= self.most else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +306,7 @@ class Paper:
     """The paper's protocol: every attack at every alpha, one candidate each, chosen by objective.
 
     Attributes:
-        iterations: Steps of each climb.
+        steps: Steps of each restart.
         random_starts: Random starts beside the start at zero.
         step_sizes: Step sizes in pixel units; by default eps · (1/3, 1/30, 1/60), which are the
             paper's 0.1, 0.01, 0.005 on MNIST. For SVHN and CIFAR-10 it uses 0.01, 0.005, 0.001.
@@ -182,7 +317,7 @@ class Paper:
         name: The name in results.
     """
 
-    iterations: int = 200
+    steps: int = 200
     random_starts: int = 5
     step_sizes: tuple[float, ...] | None = None
     alphas: tuple[float, ...] = PAPER_ALPHAS
@@ -212,12 +347,12 @@ class Paper:
                 Attack(
                     objective=objective,
                     goal=goal,
-                    iterations=self.iterations,
+                    steps=self.steps,
                     step=share,
                     step_of_eps=True,
                     starts=self._starts(objective),
                     alphas=alphas,
-                    steer=False,
+                    stand_in=False,
                     select="loss",
                     tag=f"/{number + 1}" if len(shares) > 1 else "",
                 )
@@ -236,25 +371,26 @@ class Paper:
         return tuple(range(self.random_starts + 1))
 
 
-BUDGETS: Registry[Budget] = Registry("budget")
+BUDGETS: Registry[Budget] = Registry("budget", "cpr_wrap.budgets")
 BUDGETS.register("quick")(Quick())
 BUDGETS.register("standard")(Standard())
+BUDGETS.register("thorough")(Thorough())
 BUDGETS.register("paper")(Paper())
 BUDGETS.register("published")(Paper(as_published=True, name="published"))
 
 
-def backtracking(eps: float, *, iterations: int = 1000, restarts: int = 10) -> Attack:
+def backtracking(eps: float, *, steps: int = 1000, restarts: int = 10) -> Attack:
     """CCAT's own evaluation: PGD with backtracking on the largest wrong probability.
 
     Args:
         eps: The budget, to express CCAT's base step of 0.001 as a share of it.
-        iterations: Steps of each climb.
+        steps: Steps of each restart.
         restarts: Random starts.
     """
     return Attack(
         objective=other_confidence,
         goal=OUTER,
-        iterations=iterations,
+        steps=steps,
         step=0.001 / eps,
         momentum=0.9,
         backtrack=1.1,

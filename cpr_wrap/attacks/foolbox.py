@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from cpr_wrap._checks import check_eps, check_labels, import_extra
 from cpr_wrap._registry import Registry
+from cpr_wrap.attacks.adapters import LabelledLogits, RejectLogits
 from cpr_wrap.attacks.guests import batch_seed, guest
-from cpr_wrap.attacks.views import LabelledLogits, RejectLogits
-from cpr_wrap.geometry import ball, spread
+from cpr_wrap.geometry import spread, threat
 from cpr_wrap.objective import Goal
 from cpr_wrap.selective import SelectiveClassifier
 
@@ -238,7 +238,7 @@ class FoolboxAttack:
         Returns:
             Points `(N, ...)`.
         """
-        ball(norm)
+        threat(norm)
         check_eps(eps)
         check_labels(y, len(x))
         y = y.long()
@@ -329,10 +329,10 @@ class _Watch(nn.Module):
     def __init__(self, view: RejectLogits, goal: Goal, x: Tensor, y: Tensor, norm: str) -> None:
         super().__init__()
         self.training = False
-        self._view, self._goal, self._ball = view, goal, ball(norm)
+        self._view, self._goal, self._threat = view, goal, threat(norm)
         self._x, self._y = x, y
         self._best = x
-        self._distance = self._ball.distance(x, x) + torch.inf
+        self._distance = self._threat.distance(x, x) + torch.inf
 
     def forward(self, x: Tensor) -> Tensor:
         """The view's columns `(N, k + 1)`."""
@@ -344,7 +344,7 @@ class _Watch(nn.Module):
     def _remember(self, x: Tensor, columns: Tensor) -> None:
         answer, last = columns.argmax(dim=1), columns.shape[1] - 1
         reached = self._goal.reached(answer, answer != last, self._y)
-        distance = self._ball.distance(x, self._x)
+        distance = self._threat.distance(x, self._x)
         closer = reached & (distance < self._distance)
         self._distance = torch.where(closer, distance, self._distance)
         self._best = torch.where(spread(closer, x), x, self._best)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from cpr_wrap import noise
-from cpr_wrap.attacks.views import GoalLogits
-from cpr_wrap.geometry import ball, spread
+from cpr_wrap.attacks.adapters import GoalLogits
+from cpr_wrap.geometry import spread, threat
 from cpr_wrap.selective import SelectiveClassifier
 
 
@@ -58,7 +58,7 @@ class Group:
             name: The component, for the seed.
             view: What it sees of the model.
         """
-        around = ball(self.norm)
+        around = threat(self.norm)
         calls = itertools.count()
 
         def started(x: Tensor, y: Tensor, x_init: Tensor | None = None) -> Any:

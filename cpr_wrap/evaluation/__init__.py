@@ -1,21 +1,34 @@
 """Judges what attacks propose, and makes curves of what holds."""
 
-from cpr_wrap.evaluation.audit import Check, audit
+from cpr_wrap.engine.progress import Status
+from cpr_wrap.evaluation.advising import Advice, Candidate, advise
+from cpr_wrap.evaluation.auditing import audit
+from cpr_wrap.evaluation.certifying import certify
+from cpr_wrap.evaluation.collect import Results, results
 from cpr_wrap.evaluation.coverage import risk_coverages
 from cpr_wrap.evaluation.curve import robustness_curve
 from cpr_wrap.evaluation.estimate import Estimate, estimate_cost
-from cpr_wrap.evaluation.progress import Status
+from cpr_wrap.evaluation.merge import merge_results
 from cpr_wrap.evaluation.result import load_result, save_result
-from cpr_wrap.evaluation.verify import Verification, verify_curve, verify_result
+from cpr_wrap.evaluation.verify import Verification, load_recorded, verify_curve, verify_result
+from cpr_wrap.metrics import Check
 
 __all__ = [
+    "Advice",
+    "Candidate",
     "Check",
     "Estimate",
+    "Results",
     "Status",
     "Verification",
+    "advise",
     "audit",
+    "certify",
     "estimate_cost",
+    "load_recorded",
     "load_result",
+    "merge_results",
+    "results",
     "risk_coverages",
     "robustness_curve",
     "save_result",

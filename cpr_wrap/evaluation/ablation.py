@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from cpr_wrap.attacks.adaptive import Attack, Halving, Stage
-from cpr_wrap.evaluation import ranks
-from cpr_wrap.evaluation.block import Block, Found
-from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block
-from cpr_wrap.evaluation.store import Store, Unit
+from cpr_wrap.attacks.adaptive import Attack, Halving, Stage, goal_of
+from cpr_wrap.attacks.given import GivenPoints
+from cpr_wrap.engine import ranks
+from cpr_wrap.engine.block import Block, Found
+from cpr_wrap.engine.evaluate import Work, evaluate_block
+from cpr_wrap.engine.images import Images
+from cpr_wrap.engine.store import Store, Unit
+from cpr_wrap.metrics import AblationRow
 from cpr_wrap.objective import Goal
 
 
@@ -21,17 +24,13 @@ def _name(stage: Stage) -> str:
     return stage.objective.name if isinstance(stage, Attack) else stage.name
 
 
-def _goal(stage: Stage) -> Goal:
-    return stage.goal if isinstance(stage, Attack | Halving) else Goal.ACCEPTED_MISTAKE
-
-
 def ablation_table(
     work: Work,
     images: Sequence[Images],
     outer: Sequence[Found],
     store: Store | None,
     device: torch.device,
-) -> list[dict[str, Any]]:
+) -> tuple[AblationRow, ...]:
     """Run each attack of a plan by itself; every rank takes its share of the blocks.
 
     An outer attack is measured by the robustness at alpha = 0 that it leaves; an inner one by the
@@ -45,28 +44,28 @@ def ablation_table(
         device: Where the model is.
 
     Returns:
-        One row an attack: name, goal, robustness, lost (numbers of the images that count as errors
-        under it), found, passes per image.
+        One row per attack.
     """
     groups: dict[tuple[Goal, str], list[Stage]] = {}
     for stage in work.stages:
-        if not isinstance(stage, Halving) and _goal(stage) is not Goal.MISTAKE:
-            groups.setdefault((_goal(stage), _name(stage)), []).append(stage)
+        if isinstance(stage, Halving | GivenPoints) or goal_of(stage) is Goal.MISTAKE:
+            continue
+        groups.setdefault((goal_of(stage), _name(stage)), []).append(stage)
+    pairs = [(key, number) for key in groups for number in range(len(images))]
     mine: dict[int, _Tally] = {}
-    for place, ((goal, name), stages) in enumerate(groups.items()):
-        alone = replace(work, stages=tuple(stages), plan=f"alone-{goal.name}-{_safe(name)}")
-        for number, (part, known) in enumerate(zip(images, outer, strict=True)):
-            if number % ranks.world_size() != ranks.rank():
-                continue
-            given = None if goal is Goal.ACCEPTED_MISTAKE else known.to(device)
-            with ranks.explain_failure(number):
-                done = evaluate_block(alone, part.to(device), store, given=given)
-            mine[place * len(images) + number] = _tally(*done, goal, work.eps)
+    for turn in ranks.turns(len(pairs)):
+        (goal, name), number = pairs[turn]
+        plan = f"alone-{goal.name}-{_safe(name)}"
+        alone = replace(work, stages=tuple(groups[goal, name]), plan=plan)
+        given = None if goal is Goal.ACCEPTED_MISTAKE else outer[number].to(device)
+        with ranks.explain_failure(number):
+            done = evaluate_block(alone, images[number].to(device), store, given=given)
+        mine[turn] = _tally(*done, goal, work.eps)
     everyone = ranks.gather(mine)
-    return [
-        _row(goal, name, [everyone[place * len(images) + n] for n in range(len(images))])
-        for place, (goal, name) in enumerate(groups)
-    ]
+    rows: dict[tuple[Goal, str], list[_Tally]] = {}
+    for turn, (key, _) in enumerate(pairs):
+        rows.setdefault(key, []).append(everyone[turn])
+    return tuple(_row(goal, name, tallies) for (goal, name), tallies in rows.items())
 
 
 class _Tally(NamedTuple):
@@ -91,18 +90,18 @@ def _tally(block: Block, units: Sequence[Unit], goal: Goal, eps: float) -> _Tall
     )
 
 
-def _row(goal: Goal, name: str, blocks: Sequence[_Tally]) -> dict[str, Any]:
+def _row(goal: Goal, name: str, blocks: Sequence[_Tally]) -> AblationRow:
     count = sum(block.images for block in blocks)
-    lost = [number for block in blocks for number in block.errors]
-    return {
-        "attack": name,
-        "goal": goal.value,
-        "alpha": 1.0 if goal is Goal.REJECTED else 0.0,
-        "robustness": 1 - len(lost) / count,
-        "lost": lost,
-        "found": sum(block.found for block in blocks),
-        "passes_per_image": sum(block.passes for block in blocks) / count,
-    }
+    lost = tuple(number for block in blocks for number in block.errors)
+    return AblationRow(
+        attack=name,
+        goal=goal.value,
+        alpha=1.0 if goal is Goal.REJECTED else 0.0,
+        robustness=1 - len(lost) / count,
+        lost=lost,
+        found=sum(block.found for block in blocks),
+        passes_per_image=sum(block.passes for block in blocks) / count,
+    )
 
 
 def _safe(name: str) -> str:

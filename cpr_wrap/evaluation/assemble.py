@@ -1,25 +1,37 @@
-"""Makes records and details of finished blocks."""
+"""Makes records and evidence of finished blocks."""
 
 from __future__ import annotations
 
+import math
 import platform
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 import cpr_wrap
-from cpr_wrap.evaluation import ranks
-from cpr_wrap.evaluation.block import Block, Found
-from cpr_wrap.evaluation.blocks import Images, totals
-from cpr_wrap.evaluation.store import Unit, digest
-from cpr_wrap.meter import Passes
-from cpr_wrap.metrics import Records, RobustnessCurve, theorems_of
+from cpr_wrap import noise
+from cpr_wrap._files import digest
+from cpr_wrap.attacks.adaptive import Attack
+from cpr_wrap.engine import ranks
+from cpr_wrap.engine.block import Block, Found
+from cpr_wrap.engine.evaluate import Work, stage_text
+from cpr_wrap.engine.images import Images
+from cpr_wrap.engine.stages import REVISION
+from cpr_wrap.engine.store import Unit
+from cpr_wrap.metrics import (
+    Effort,
+    Origin,
+    Origins,
+    Points,
+    Provenance,
+    Records,
+    RuleFacts,
+    Settings,
+)
 from cpr_wrap.objective import Goal
-from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.rule import RejectionRule, rule_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +51,9 @@ def finish(block: Block, units: list[Unit]) -> Finished:
     """Keep of a block what its results are made of."""
     return Finished(
         images=Images(x=block.x.cpu(), y=block.y.cpu(), index=block.index.cpu()),
-        outer=block.found[Goal.ACCEPTED_MISTAKE].cpu(),
-        rejected=block.found[Goal.REJECTED].cpu(),
-        boundary=_without_points(block.found[Goal.MISTAKE].cpu()),
+        outer=block.found[Goal.ACCEPTED_MISTAKE].to("cpu"),
+        rejected=block.found[Goal.REJECTED].to("cpu"),
+        boundary=_without_points(block.found[Goal.MISTAKE].to("cpu")),
         clean_labels=block.clean_labels.cpu(),
         base_labels=block.base_labels.cpu(),
         units=[replace(unit, tensors=_counts(unit)) for unit in units],
@@ -59,16 +71,8 @@ def _counts(unit: Unit) -> dict[str, Tensor]:
     return {name: t.cpu() for name, t in unit.tensors.items() if name.endswith(".image")}
 
 
-def records_of(done: list[Finished], eps: float, norm: str, reach: float) -> Records:
-    """The per-image records, from which every figure is computed.
-
-    Args:
-        done: The blocks.
-        eps: The budget.
-        norm: Its norm.
-        reach: How far from a rejected input the network's boundary can be: the consistency
-            radius, or infinity for rules whose rejections say nothing about the boundary.
-    """
+def records_of(done: list[Finished], work: Work) -> Records:
+    """The per-image records, from which every figure is computed."""
 
     def column(pick: Callable[[Finished], Tensor]) -> Tensor:
         return torch.cat([pick(block) for block in done])
@@ -80,10 +84,10 @@ def records_of(done: list[Finished], eps: float, norm: str, reach: float) -> Rec
 
     outer = column(lambda b: b.outer.distance).double()
     rejected = column(lambda b: b.rejected.distance).double()
-    # An accepted mistake is a mistake of the network, and T(x') of a rejected x' lies across the
-    # boundary from x': both bound the distance to the boundary.
+    # An accepted mistake is a mistake of the network, and of a rejected point the boundary may be
+    # known to be near: both bound the distance to the boundary.
     boundary = column(lambda b: b.boundary.distance).double()
-    boundary = boundary.minimum(outer).minimum(rejected + reach)
+    boundary = boundary.minimum(outer).minimum(rejected + _nearness(work))
     return Records(
         index=column(lambda b: b.images.index),
         label=column(lambda b: b.images.y),
@@ -95,46 +99,42 @@ def records_of(done: list[Finished], eps: float, norm: str, reach: float) -> Rec
         rejected_radius=rejected,
         rejected_by=names(lambda b: b.rejected),
         boundary_distance=boundary,
-        eps=eps,
-        norm=norm,
+        eps=work.eps,
+        norm=work.norm,
     )
 
 
-def details_of(
-    settings: dict[str, Any], done: list[Finished], weights: str, started: float
-) -> dict[str, Any]:
-    """Everything needed to repeat the evaluation, and what it cost."""
-    passes = totals([block.units for block in done])
-    total = sum((unit.passes for block in done for unit in block.units), Passes())
-    count = sum(len(block.images.y) for block in done)
-    return {
-        "settings": {**settings, "threads": torch.get_num_threads()},
-        "versions": {
-            "cpr_wrap": cpr_wrap.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "digests": {"weights": weights, "data": digest(*(b.images.digest for b in done))},
-        "passes": passes,
-        "passes_total": {
-            "forwards": total.forwards,
-            "backwards": total.backwards,
-            "per_image": total.total / count,
-        },
-        "seconds": time.perf_counter() - started,
-        "ranks": ranks.world_size(),
-        "provenance": [entry for block in done for entry in _provenance(block)],
-        "points": {
-            "clean": torch.cat([block.images.x for block in done]),
-            "outer": _points([block.outer for block in done]),
-            "rejected": _points([block.rejected for block in done]),
-        },
-        "notes": sorted({unit.note for block in done for unit in block.units if unit.note}),
-        "ablation": None,
-    }
+def effort_of(done: list[Finished], work: Work) -> Effort | None:
+    """What stages on a sample of the images found; None where there are none."""
+    extra = {s.name: s.sample for s in work.stages if isinstance(s, Attack) and s.sample < 1}
+    if not extra:
+        return None
+    chosen = noise.sampled(torch.cat([b.images.index for b in done]), max(extra.values())).tolist()
+    found = [origin for block in done for origin in block.outer.origin]
+    new = [o is not None and o.attack in extra for o in found]
+    left = [o is None or gained for o, gained in zip(found, new, strict=True)]
+    images = sum(wanted and open_ for wanted, open_ in zip(chosen, left, strict=True))
+    spent = sum(u.passes.total for block in done for u in block.units if u.stage in extra)
+    return Effort(images=images, broken=sum(new), passes=spent / max(1, images))
 
 
-def _points(found: list[Found]) -> Tensor:
+def _nearness(work: Work) -> float:
+    """How far from a rejected input the boundary of the network can be."""
+    rule = work.model.rule
+    told = rule.rejects_near_boundary and rule.norm == work.norm
+    return rule.reach if told else math.inf
+
+
+def points_of(done: list[Finished]) -> Points:
+    """Images and points of all blocks in one tensor each."""
+    return Points(
+        clean=torch.cat([block.images.x for block in done]),
+        outer=_joined([block.outer for block in done]),
+        rejected=_joined([block.rejected for block in done]),
+    )
+
+
+def _joined(found: list[Found]) -> Tensor:
     """All points in one tensor; the blocks keep views of it, so that none is held twice."""
     whole = torch.cat([block.point for block in found])
     for block, part in zip(found, whole.split([len(b.point) for b in found]), strict=True):
@@ -142,25 +142,88 @@ def _points(found: list[Found]) -> Tensor:
     return whole
 
 
-def _provenance(block: Finished) -> list[dict[str, Any]]:
-    kinds = {"outer": block.outer, "rejected": block.rejected, "boundary": block.boundary}
-    return [
-        {kind: found.provenance(row) for kind, found in kinds.items()}
+def origins_of(done: list[Finished]) -> tuple[Origins, ...]:
+    """How every image's points were found."""
+
+    def entry(found: Found, row: int) -> Origin | None:
+        return found.origin[row]
+
+    return tuple(
+        Origins(
+            outer=entry(block.outer, row),
+            rejected=entry(block.rejected, row),
+            boundary=entry(block.boundary, row),
+        )
+        for block in done
         for row in range(len(block.images.y))
-    ]
+    )
 
 
-def theory_of(curve: RobustnessCurve, model: SelectiveClassifier) -> dict[str, Any] | None:
-    """The paper's theorems for this network's boundary distances, where they say something."""
-    radius = getattr(model.rule, "radius", None)
-    if radius is None:
-        return None
-    bound, closed = theorems_of(curve.records, radius)
-    at = torch.tensor(curve.alphas, dtype=torch.float64)
-    return {
-        "alphas": list(curve.alphas),
-        "theorem1": bound.error_at(at).tolist() if bound.applicable else None,
-        "theorem1_why": bound.why,
-        "theorem2": closed.error_at(at).tolist() if closed.applicable else None,
-        "theorem2_why": closed.why,
-    }
+def rule_facts(rule: RejectionRule) -> RuleFacts:
+    """What a result says about a rule."""
+    kind = type(rule)
+    ours = kind.__module__.startswith("cpr_wrap.")
+    return RuleFacts(
+        name=rule.name,
+        settings=rule_settings(rule),
+        text=rule.describe(),
+        norm=rule.norm,
+        reach=rule.reach,
+        forwards=rule.cost.forwards,
+        backwards=rule.cost.backwards,
+        can_reject=rule.can_reject,
+        rejects_near_boundary=rule.rejects_near_boundary,
+        address="" if ours else f"{kind.__module__}:{kind.__qualname__}",
+    )
+
+
+def settings_of(work: Work, budget: str, block_size: int, device: torch.device) -> Settings:
+    """How an evaluation is run."""
+    return Settings(
+        budget=budget,
+        rule=rule_facts(work.model.rule),
+        eps=work.eps,
+        norm=work.norm,
+        seed=work.seed,
+        batch_size=work.batch_size,
+        block_size=block_size,
+        device=device.type,
+        threads=torch.get_num_threads(),
+        dtype=work.precision.dtype,
+        compile=work.precision.compile,
+        channels_last=work.precision.channels_last,
+        stages=tuple(stage_text(stage) for stage in work.stages),
+        donors="" if work.donors is None else work.donors.text,
+    )
+
+
+def provenance_of(done: list[Finished], weights: str, notes: tuple[str, ...] = ()) -> Provenance:
+    """Where a result comes from."""
+    units = [unit for block in done for unit in block.units]
+    return Provenance(
+        versions={
+            "cpr_wrap": cpr_wrap.__version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        },
+        engine=REVISION,
+        weights=weights,
+        data=data_digest([block.images for block in done]),
+        ranks=ranks.world_size(),
+        seconds=sum(unit.seconds for unit in units),
+        notes=(*notes, *sorted({unit.note for unit in units if unit.note})),
+    )
+
+
+def data_digest(blocks: list[Images]) -> str:
+    """A digest of images, labels and numbers, whatever blocks they came in."""
+    return images_digest(
+        torch.cat([b.x for b in blocks]),
+        torch.cat([b.y for b in blocks]),
+        torch.cat([b.index for b in blocks]),
+    )
+
+
+def images_digest(x: Tensor, y: Tensor, index: Tensor) -> str:
+    """A digest of images `(N, ...)`, labels `(N,)` and numbers `(N,)`."""
+    return digest(x.float(), y.long(), index.long())

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from cpr_wrap.evaluation.batch import is_out_of_memory
-from cpr_wrap.metrics import RiskCoverage, RobustnessCurve, risk_coverage
-from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.engine.memory import is_out_of_memory
+from cpr_wrap.metrics import Coverage, RiskCoverage, RobustnessCurve, risk_coverage
+from cpr_wrap.selective import SelectiveClassifier, network_device
 
 
 def risk_coverages(
@@ -26,17 +24,18 @@ def risk_coverages(
         `clean`: the images as they are. `attacked`: every image that an accepted mistake was
         found for is replaced by it, which is what the adversary would send.
     """
-    points = curve.details["points"]
+    if curve.points is None:
+        raise ValueError("expected a curve with its points, got one without")
     label = curve.records.label
     answers = {}
-    for name, x in (("clean", points["clean"]), ("attacked", points["outer"])):
+    for name, x in (("clean", curve.points.clean), ("attacked", curve.points.outer)):
         score, predicted = _ask(model, x, batch_size)
         answers[name] = risk_coverage(score, predicted == label)
     return answers
 
 
 def _ask(model: SelectiveClassifier, x: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
-    device = next((p.device for p in model.base.parameters()), x.device)
+    device = network_device(model.base, x.device)
     try:
         parts = [model.judge(part.to(device)) for part in x.split(batch_size)]
     except (RuntimeError, MemoryError) as error:
@@ -47,11 +46,14 @@ def _ask(model: SelectiveClassifier, x: Tensor, batch_size: int) -> tuple[Tensor
     return score, torch.cat([part.predicted for part in parts]).cpu()
 
 
-def coverage_summary(model: SelectiveClassifier, curve: RobustnessCurve) -> dict[str, Any] | None:
-    """AURC and AUGRC as plain data for rules with a cheap score; None for the others."""
-    if model.rule.needs_gradient or not model.rule.can_reject:
+def coverage_of(model: SelectiveClassifier, curve: RobustnessCurve) -> Coverage | None:
+    """AURC and AUGRC for rules with a free score; None for the others."""
+    if model.rule.cost.total > 1 or not model.rule.can_reject:
         return None
-    return {
-        name: {"aurc": found.aurc, "augrc": found.augrc}
-        for name, found in risk_coverages(model, curve).items()
-    }
+    found = risk_coverages(model, curve)
+    return Coverage(
+        clean_aurc=found["clean"].aurc,
+        clean_augrc=found["clean"].augrc,
+        attacked_aurc=found["attacked"].aurc,
+        attacked_augrc=found["attacked"].augrc,
+    )

@@ -3,42 +3,62 @@
 from __future__ import annotations
 
 import math
-import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 import cpr_wrap
-from cpr_wrap._checks import check_eval_mode, check_labels, check_positive
-from cpr_wrap.attacks.adaptive import Stage
+from cpr_wrap._checks import check_eval_mode, check_labels, check_number, check_seed
+from cpr_wrap.attacks.adaptive import as_stage
 from cpr_wrap.attacks.ensemble import BUDGETS, Budget
-from cpr_wrap.evaluation import ranks
+from cpr_wrap.engine import ranks
+from cpr_wrap.engine.evaluate import Work, evaluate_block, stage_costs
+from cpr_wrap.engine.images import Images, ImageSource, source_of, split
+from cpr_wrap.engine.memory import auto_batch_size
+from cpr_wrap.engine.precision import Precision
+from cpr_wrap.engine.progress import Progress, Status, busy, guess, progress_from
+from cpr_wrap.engine.rounds import Held, InRounds, run_rounds
+from cpr_wrap.engine.stages import REVISION
+from cpr_wrap.engine.store import Store, model_digest, probe, weights_digest
 from cpr_wrap.evaluation.ablation import ablation_table
-from cpr_wrap.evaluation.assemble import Finished, details_of, finish, records_of, theory_of
-from cpr_wrap.evaluation.batch import auto_batch_size
-from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block, split
-from cpr_wrap.evaluation.coverage import coverage_summary
-from cpr_wrap.evaluation.engine import REVISION
-from cpr_wrap.evaluation.progress import Progress, Status, progress_from
-from cpr_wrap.evaluation.source import Source, source_of
-from cpr_wrap.evaluation.steering import Steering
-from cpr_wrap.evaluation.store import Store, network_digest, weights_digest
-from cpr_wrap.metrics import PAPER_ALPHAS, RobustnessCurve
-from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.evaluation.assemble import (
+    Finished,
+    effort_of,
+    finish,
+    origins_of,
+    points_of,
+    provenance_of,
+    records_of,
+    settings_of,
+)
+from cpr_wrap.evaluation.certifying import certify as prove
+from cpr_wrap.evaluation.coverage import coverage_of
+from cpr_wrap.evaluation.donating import DonorsLike, choose_donors
+from cpr_wrap.evaluation.points import PointsLike, given_points
+from cpr_wrap.evaluation.preflight import preflight
+from cpr_wrap.geometry import ThreatModel, threat
+from cpr_wrap.meter import Passes, count_passes
+from cpr_wrap.metrics import PAPER_ALPHAS, RobustnessCurve, StageCost
+from cpr_wrap.metrics.certificate import Certificate
+from cpr_wrap.metrics.curve import check_alphas
+from cpr_wrap.selective import SelectiveClassifier, network_device, network_dtype
 
-DEFAULT_BLOCK = 128
+_MOST_PER_BLOCK, _LEAST_PER_BLOCK, _BLOCKS = 128, 16, 8
+_LARGEST_SLACK = 0.01  # of eps, that rounding may take off the budget
 
 
 def robustness_curve(
     model: SelectiveClassifier,
-    x: Tensor | Dataset[Any],
-    y: Tensor | None = None,
-    eps: float = 8 / 255,
+    x: Tensor | Dataset[Any] | DataLoader[Any],
+    y: Tensor | None,
+    eps: float,
     *,
     alphas: Sequence[float] = PAPER_ALPHAS,
     budget: str | Budget = "standard",
@@ -46,10 +66,13 @@ def robustness_curve(
     batch_size: int | None = None,
     block_size: int | None = None,
     store: str | Path | None = None,
-    norm: str | None = None,
-    indices: Sequence[int] | None = None,
-    extras: Iterable[Stage] = (),
+    norm: str | ThreatModel | None = None,
+    indices: Sequence[int] | Tensor | None = None,
+    points: PointsLike | None = None,
+    extras: Iterable[Any] = (),
+    donors: DonorsLike | None = None,
     ablation: bool = False,
+    certify: bool = False,
     progress: bool | Callable[[Status], None] | None = None,
     dtype: str | None = None,
     compile: bool = False,  # noqa: A002 - torch's own name for it
@@ -63,131 +86,219 @@ def robustness_curve(
 
     Args:
         model: The selective classifier.
-        x: Images `(N, ...)` in [0, 1], or a data set of (image, label).
-        y: True classes `(N,)`, if `x` is a tensor.
+        x: Images `(N, ...)` in [0, 1], or a data set or loader of (image, label).
+        y: True classes `(N,)`; None beside a data set or loader.
         eps: Budget of the adversary in pixel units.
-        alphas: Where the curve is tabulated; it is defined on all of [0, 1].
+        alphas: Where the curve is tabulated, as shares of eps; it is defined on all of [0, 1].
         budget: `quick`, `standard`, `paper`, `published`, or a plan of your own.
         seed: Of all random starts.
         batch_size: Rows in a batch; found from free memory if left out.
-        block_size: Images that are worked on together, 128 if left out.
+        block_size: Images that are worked on together; chosen from their number if left out.
         store: A folder for finished work; the same call resumes from it.
-        norm: Of the budget; the rule's own, or `Linf`.
+        norm: Threat model of the budget; the rule's own norm, or `Linf`.
         indices: Numbers of the images in their data set.
-        extras: Attacks to run after the budget's, e.g. `AdaptiveAutoAttack()`.
+        points: Points found elsewhere, judged first: image numbers and points, an earlier curve,
+            a result folder, or a file with the arrays `index` and `points`.
+        extras: Attacks to run after the budget's: stages, e.g. `AdaptiveAutoAttack()`, or plain
+            functions `perturb(model, x, y, eps)`.
+        donors: Images of known classes that restarts begin from: images and labels, a `.npz` file,
+            or a data set's name. By default training images of a known data set that the network
+            answers right, or else the evaluated images.
         ablation: Also run every attack alone on every image.
+        certify: Also prove what bounds can prove, before the attacks; see `cpr_wrap.certify`.
         progress: True for a bar, or a function that is told the status.
         dtype: `bf16` or `fp16` to search in that precision.
         compile: Search with a compiled copy of the network.
         channels_last: Search with a copy of the network in that memory format.
 
     Returns:
-        The curve, with settings, versions, digests and pass counts in its `details`.
+        The curve, with the points found, settings, costs and provenance.
     """
-    check_positive(eps, "eps")
-    check_eval_mode(model.base)
+    eps, alphas = check_number(eps, "eps"), check_alphas(alphas)
+    around = threat(norm or model.rule.norm or "Linf")
     source = source_of(x, y, indices)
-    started = time.perf_counter()
     place = _place(model, source)
-    sample = source.block(range(1), *place)
-    if source.y is not None:
-        check_labels(source.y, len(source), _num_classes(model, sample))
+    sample = source.block(range(min(len(source), 8)), *place)
+    check_threat(around, eps, sample.x)
+    check_eval_mode(model)
     plan = BUDGETS[budget] if isinstance(budget, str) else budget
+    given = () if points is None else (given_points(points),)
+    if given and not bool(torch.isin(given[0].index, source.index).any()):
+        warnings.warn("points: none of them belongs to an image of this evaluation", stacklevel=2)
     work = Work(
         model=model,
-        stages=(*plan.stages(model.rule, eps), *extras),
+        stages=(*given, *plan.stages(model.rule, eps), *map(as_stage, extras)),
         eps=eps,
-        norm=norm or str(getattr(model.rule, "norm", "Linf")),
-        seed=seed,
-        batch_size=batch_size or 0,
-        steering=Steering(dtype=dtype, compile=compile, channels_last=channels_last),
+        norm=around.name,
+        seed=check_seed(seed),
+        batch_size=_size(batch_size, "batch_size") or 0,
+        precision=Precision(dtype=dtype, compile=compile, channels_last=channels_last),
     )
-    size = block_size or DEFAULT_BLOCK
-    settings = {"budget": plan.name, "block_size": size, "device": place[0].type, **work.settings()}
-    weights = weights_digest(model.base)
-    folder = _open(store, settings, model)
+    size = _size(block_size, "block_size") or _block_size(len(source))
+    with count_passes() as spent:
+        notes = preflight(model, sample)
+        num_classes = _num_classes(model, sample)
+        if source.y is not None:
+            check_labels(source.y, len(source), num_classes)
+        work = replace(work, donors=choose_donors(donors, model, work.stages, source, num_classes))
+    proven = _certificate(work, source, place, progress) if certify else None
+    # Rounds are no part of the stages, so that their settings must be part of the name.
+    plan_name = repr(plan) if isinstance(plan, InRounds) else plan.name
+    folder = _open(store, work, plan_name, size, sample)
+    proven = _certificate(work, source, place, progress) if certify else None
     work = replace(work, batch_size=_batch_size(work, sample, folder))
-    reporter = progress_from(progress, len(source), len(work.stages) + 1)
-    done = _evaluate(work, source, size, place, folder, reporter)
-    details = details_of({**settings, "batch_size": work.batch_size}, done, weights, started)
+    reporter = progress_from(progress, len(source), guess(work.stages, model.rule))
+    work, done, why = _evaluate(work, plan, source, size, place, folder, reporter)
+    notes += (why,) if why else ()
+    table = None
     if ablation:
-        details["ablation"] = ablation_table(
-            work, [d.images for d in done], [d.outer for d in done], folder, place[0]
+        outer = [block.outer for block in done]
+        with busy("each attack alone") if progress is True else nullcontext():
+            table = ablation_table(work, [d.images for d in done], outer, folder, place[0])
+    curve = RobustnessCurve(
+        records_of(done, work),
+        alphas=alphas,
+        points=points_of(done),
+        origins=origins_of(done),
+        passes=(_preflight_cost(spent), *stage_costs([block.units for block in done])),
+        settings=settings_of(work, plan.name, size, place[0]),
+        provenance=provenance_of(done, weights_digest(model), notes),
+        ablation=table,
+        effort=effort_of(done, work),
+        certificate=proven,
+    )
+    return replace(curve, coverage=coverage_of(model, curve))
+
+
+def _certificate(
+    work: Work, source: ImageSource, place: tuple[torch.device, torch.dtype], progress: Any
+) -> Certificate:
+    """What is proven about all images; first, since it is refused for some models."""
+    if work.norm not in ("Linf", "L2"):
+        raise ValueError(f"no certificate: bounds are for Linf and L2, got {work.norm}")
+    images = source.block(range(len(source)), *place)
+    shown = progress is True or None
+    return prove(work.model, images.x, images.y, work.eps, indices=images.index, progress=shown)
+
+
+def check_threat(around: ThreatModel, eps: float, x: Tensor) -> None:
+    """Refuse a budget that means nothing for images in [0, 1], before any work."""
+    whole = around.everything(x)
+    if eps > whole:
+        grey = eps / 255
+        hint = f"; did you mean {eps:g}/255 = {grey:.4g}?" if grey <= whole else ""
+        raise ValueError(
+            f"eps: pixels are in [0, 1], and {around.name} {whole:g} already reaches every image, "
+            f"got {eps:g}{hint}"
         )
-    records = records_of(done, eps, work.norm, _reach(work))
-    curve = RobustnessCurve(records, alphas=tuple(alphas), details=details)
-    details["theory"] = theory_of(curve, model)
-    details["risk_coverage"] = coverage_summary(model, curve)
-    return curve
+    slack = around.slack(x)
+    if slack > _LARGEST_SLACK * eps:
+        raise ValueError(
+            f"eps: {eps:g} is too small for {x.dtype}, whose rounding takes {slack:.2g} off it; "
+            "give the images in float64"
+        )
 
 
-def _reach(work: Work) -> float:
-    """How far from a rejected input the boundary of the network can be."""
-    rule = work.model.rule
-    same_norm = getattr(rule, "norm", None) == work.norm
-    return float(getattr(rule, "radius", math.inf)) if same_norm else math.inf
+def _size(value: int | None, name: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
+    return value
+
+
+def _block_size(count: int) -> int:
+    """Enough blocks for several processes, from the number of images alone."""
+    return max(_LEAST_PER_BLOCK, min(_MOST_PER_BLOCK, math.ceil(count / _BLOCKS)))
 
 
 def _open(
-    store: str | Path | None, settings: dict[str, Any], model: SelectiveClassifier
+    store: str | Path | None, work: Work, budget: str, block_size: int, sample: Images
 ) -> Store | None:
     if store is None:
         return None
-    for stage in settings["stages"]:
+    key = {
+        **work.key(),
+        "budget": budget,
+        "block_size": block_size,
+        "device": sample.x.device.type,
+        "model": model_digest(work.model),
+        "engine": REVISION,
+        "version": cpr_wrap.__version__,
+    }
+    for stage in key["stages"]:
         if " at 0x" in stage:
             raise ValueError(
                 f"store: {stage} does not tell its settings, so that its work could not be found "
                 "again; give its class a __repr__, e.g. by making it a dataclass"
             )
-    key = {
-        **settings,
-        "network": network_digest(model.base),
-        "engine": REVISION,
-        "version": cpr_wrap.__version__,
-    }
-    return Store(store, key)
+    return Store(store, key, probe(work.model, sample.x[:1]))
 
 
 def _batch_size(work: Work, sample: Images, store: Store | None) -> int:
     """The size given, or else the one that a resumed run had, or else what memory allows."""
     # One size for all ranks, though their memories may differ: results depend on it by rounding.
-    size = ranks.least(work.batch_size or auto_batch_size(work.model, sample.x))
+    size = ranks.least(work.batch_size or auto_batch_size(work.model, sample.x[:1]))
     return size if store is None else int(store.fix("batch_size", size))
 
 
 def _evaluate(
     work: Work,
-    source: Source,
+    plan: Budget,
+    source: ImageSource,
     block_size: int,
     place: tuple[torch.device, torch.dtype],
     store: Store | None,
     reporter: Progress,
-) -> list[Finished]:
-    """Evaluate this rank's blocks and gather everybody's, in the data set's order."""
+) -> tuple[Work, list[Finished], str]:
+    """Evaluate this rank's blocks and gather everybody's, in the data set's order.
+
+    Returns:
+        What was done, the blocks, and why rounds ended, where the budget has any.
+    """
+    blocks = list(split(len(source), block_size))
     mine: dict[int, Finished] = {}
+    held: Held = {}
+    why = ""
     with reporter:
-        for number, rows in enumerate(split(len(source), block_size)):
-            if number % ranks.world_size() != ranks.rank():
-                continue
+        for number in ranks.turns(len(blocks)):
             with ranks.explain_failure(number):
-                images = source.block(rows, *place)
+                images = source.block(blocks[number], *place)
                 block, units = evaluate_block(work, images, store, listener=reporter.listen)
             reporter.block_done(block)
-            mine[number] = finish(block, units)
+            if isinstance(plan, InRounds):
+                held[number] = (block, units)
+            else:
+                mine[number] = finish(block, units)
+        if isinstance(plan, InRounds):
+            work, ended = run_rounds(plan, work, held, len(source), store, reporter.listen)
+            why = f"{plan.name}: {ended}"
+            mine = {number: finish(*block) for number, block in held.items()}
     everyone = ranks.gather(mine)
-    return [everyone[number] for number in sorted(everyone)]
+    return work, [everyone[number] for number in sorted(everyone)], why
 
 
-def _place(model: SelectiveClassifier, source: Source) -> tuple[torch.device, torch.dtype]:
-    """The device and precision that the model computes in."""
-    for parameter in model.base.parameters():
-        if parameter.is_floating_point():
-            return parameter.device, parameter.dtype
-    if isinstance(source.x, Tensor):
-        return source.x.device, source.x.dtype
-    return torch.device("cpu"), torch.get_default_dtype()
+def _place(model: SelectiveClassifier, source: ImageSource) -> tuple[torch.device, torch.dtype]:
+    """The device of the model, and the precision of images: never below float32."""
+    given = source.x if isinstance(source.x, Tensor) else None
+    device = network_device(model.base, None if given is None else given.device)
+    wanted = network_dtype(model.base) or (torch.float32 if given is None else given.dtype)
+    if given is not None and device.type != "mps":
+        wanted = torch.promote_types(wanted, given.dtype)
+    return device, torch.promote_types(wanted, torch.float32)
+
+
+def _preflight_cost(spent: Passes) -> StageCost:
+    return StageCost(
+        attack="preflight",
+        forwards=spent.forwards,
+        backwards=spent.backwards,
+        seconds=0.0,
+        found_outer=0,
+        found_rejected=0,
+    )
 
 
 def _num_classes(model: SelectiveClassifier, sample: Images) -> int:
     with torch.no_grad():
-        return model.logits(sample.x).shape[1]
+        return model.logits(sample.x[:1]).shape[1]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from cpr_wrap.attacks.ensemble import Budget
+from cpr_wrap.evaluation.auditing import audit
 from cpr_wrap.evaluation.curve import robustness_curve
+from cpr_wrap.meter import Passes, count_passes
 from cpr_wrap.selective import SelectiveClassifier
 
 
@@ -21,6 +24,7 @@ class Estimate:
         passes_per_image: Measured on the probe.
         passes: Expected for the run.
         seconds: Expected for the run, at the probe's speed.
+        audit_passes: Of these, passes of the audit; 0 without one.
     """
 
     images: int
@@ -28,6 +32,7 @@ class Estimate:
     passes_per_image: float
     passes: float
     seconds: float
+    audit_passes: float = 0.0
 
 
 def estimate_cost(
@@ -41,6 +46,7 @@ def estimate_cost(
     probe: int = 8,
     batch_size: int | None = None,
     norm: str | None = None,
+    audited: bool = False,
 ) -> Estimate:
     """Evaluate a few images and scale up.
 
@@ -57,17 +63,27 @@ def estimate_cost(
         probe: Images to try.
         batch_size: As in `robustness_curve`.
         norm: As in `robustness_curve`.
+        audited: Whether the run will be audited. Most of an audit is done on a few images, whatever
+            their number, so that what it takes on the probe is added as it is.
     """
     few, labels = x[:probe], y[:probe]
     curve = robustness_curve(
         model, few, labels, eps, budget=budget, batch_size=batch_size, norm=norm
     )
     count = num if num is not None else len(x)
-    per_image = float(curve.details["passes_total"]["per_image"])
+    per_image = curve.passes_per_image
+    seconds = sum(stage.seconds for stage in curve.passes)
+    extra, spent = 0.0, Passes()
+    if audited:
+        began = time.perf_counter()
+        with count_passes() as spent:
+            audit(model, curve)
+        extra = time.perf_counter() - began
     return Estimate(
         images=count,
         probed=len(few),
         passes_per_image=per_image,
-        passes=per_image * count,
-        seconds=float(curve.details["seconds"]) / len(few) * count,
+        passes=per_image * count + spent.total,
+        seconds=seconds / len(few) * count + extra,
+        audit_passes=float(spent.total),
     )

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from cpr_wrap import noise
 from cpr_wrap.attacks.adaptive import Attack, Halving
 from cpr_wrap.attacks.ensemble import Standard
-from cpr_wrap.evaluation.block import Block, rank_targets
-from cpr_wrap.evaluation.engine import run_stage
-from cpr_wrap.geometry import ball
+from cpr_wrap.engine.block import Block, rank_targets
+from cpr_wrap.engine.stages import run_stage
+from cpr_wrap.geometry import threat
 from cpr_wrap.objective import Goal
-from cpr_wrap.rules import Consistency, RectifiedConfidence
-from cpr_wrap.selective import RejectionRule, SelectiveClassifier
+from cpr_wrap.rule import ByQuantile
+from cpr_wrap.selective import SelectiveClassifier
 from cpr_wrap.solver import PGD, ascend
 
 _STEPS = 100  # of the ascent that makes a plant; attacks get far fewer
@@ -79,6 +79,8 @@ def plant(
         seed: Of classes and random starts.
     """
     planted = found = by_chance = 0
+    if model.rule.modules():
+        return Planted(planted=0, found=0, by_chance=0)  # they know the old classes alone
     right = model.judge(x).labels == y
     for row in right.nonzero().flatten().tolist():
         binary = _plant_one(model, x[row : row + 1], int(y[row]), eps, norm, seed + row)
@@ -106,27 +108,28 @@ def _plant_one(
 
     pgd = PGD(steps=_STEPS, step_size=eps / 10, norm=norm, keep="best")
     key = noise.keys(seed, torch.ones(1, dtype=torch.int64, device=x.device))
-    point = ascend(gap, x, eps, pgd, start=x + ball(norm).random_offset(x, eps, key))
-    point = ball(norm).project_strictly(point, x, eps)
+    point = ascend(gap, x, eps, pgd, start=x + threat(norm).random_offset(x, eps, key))
+    point = threat(norm).project_strictly(point, x, eps)
     pair = torch.cat([x, point])
     with torch.no_grad():
         low, high = gap(pair).tolist()
     if high <= low:
         return None
-    # What the consistency check sees: the image's gap at its worst, the plant's at its worst.
+    # What the rule sees at the end of its path: the image's gap at its worst, the plant's too.
     halfway = _binary(model, weight, (low + high) / 2, 1.0)
     with torch.no_grad():
-        low, safe = gap(_checked(halfway, pair)).tolist()
+        low, safe = gap(_seen(halfway, pair)).tolist()
     if safe <= low:
         return None
     bias = low + _HARDNESS * (safe - low)
-    binary = _binary(model, weight, bias, _LEAD / (high - bias))
+    binary = _relaxed(_binary(model, weight, bias, _LEAD / (high - bias)), pair)
     return binary if binary.judge(pair).labels.tolist() == [0, 1] else None
 
 
-def _checked(model: SelectiveClassifier, x: Tensor) -> Tensor:
-    """T(x) for a rule that has one, x itself otherwise."""
-    return model.rule.transform(model, x) if isinstance(model.rule, Consistency) else x
+def _seen(model: SelectiveClassifier, x: Tensor) -> Tensor:
+    """The end of the rule's own path from x, or x itself where it has none."""
+    view = model.look(x, path=(1.0,))
+    return view.points[-1] if view.points else x
 
 
 def _binary(
@@ -134,14 +137,16 @@ def _binary(
 ) -> SelectiveClassifier:
     extra = model.rule.extra_outputs
     base = Readout(model.base, weight * scale, torch.as_tensor(bias * scale).to(weight), extra)
-    return SelectiveClassifier(base, _relaxed(model.rule))
+    return SelectiveClassifier(base, model.rule)
 
 
-def _relaxed(rule: RejectionRule) -> RejectionRule:
-    """A product with a second head's estimate, which knows the old classes alone, is lower."""
-    if isinstance(rule, RectifiedConfidence):
-        return replace(rule, threshold=min(rule.threshold, 0.5))
-    return rule
+def _relaxed(binary: SelectiveClassifier, pair: Tensor) -> SelectiveClassifier:
+    """Lower a score's threshold until image and plant pass: it was set for other outputs."""
+    if not isinstance(binary.rule.calibrated_by, ByQuantile):
+        return binary
+    least = float(binary.judge(pair).score.min())
+    threshold = min(binary.rule.threshold, least - 0.02 * abs(least))
+    return binary.with_rule(replace(binary.rule, threshold=threshold))
 
 
 def _search(binary: SelectiveClassifier, x: Tensor, eps: float, norm: str, seed: int) -> bool:
@@ -162,5 +167,5 @@ def _stumble(binary: SelectiveClassifier, x: Tensor, eps: float, norm: str, seed
     """Whether one of a few random points is an accepted mistake."""
     many = x.expand(_TRIES, *x.shape[1:])
     key = noise.keys(seed, 2, torch.arange(_TRIES, device=x.device))
-    offset = ball(norm).random_offset(many, eps, key)
-    return bool((binary.judge(ball(norm).project(x + offset, many, eps)).labels == 1).any())
+    offset = threat(norm).random_offset(many, eps, key)
+    return bool((binary.judge(threat(norm).project(x + offset, many, eps)).labels == 1).any())

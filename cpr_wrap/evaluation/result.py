@@ -1,97 +1,320 @@
-"""Result folders: everything a reader needs to believe, repeat or re-check an evaluation."""
+"""Result folders: everything a reader needs to believe, repeat or re-check an evaluation.
+
+`result.json` holds settings, figures and provenance, `per_image.jsonl` one record per image, and
+`adversarial.safetensors` the points. `result.json` is written last and holds digests of the others,
+so that a folder is whole or says that it is not. docs/results.md describes every field.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from cpr_wrap._files import digest, write_in_order
+from cpr_wrap.metrics import (
+    PAPER_LOSSES,
+    AblationRow,
+    About,
+    CalibrationFacts,
+    Check,
+    Coverage,
+    Effort,
+    Origins,
+    Points,
+    Provenance,
+    Records,
+    RobustnessCurve,
+    Settings,
+    StageCost,
+)
+from cpr_wrap.metrics.certificate import Certificate
 
-from cpr_wrap.metrics import PAPER_LOSSES, Records, RobustnessCurve
-
-SCHEMA = 1
+SCHEMA = 2
 RESULT, PER_IMAGE, POINTS = "result.json", "per_image.jsonl", "adversarial.safetensors"
-_APART = ("points", "provenance")  # kept in files of their own
 
 
-def save_result(
-    curve: RobustnessCurve, folder: str | Path, *, extra: Mapping[str, Any] | None = None
-) -> Path:
-    """Write a curve as `result.json`, `per_image.jsonl` and `adversarial.safetensors`.
+@dataclass(frozen=True, kw_only=True)
+class AlphaRow:
+    """The curve at one alpha; what is certified is null where nothing was proven."""
+
+    alpha: float
+    radius: float
+    error: float
+    error_low: float
+    error_high: float
+    accuracy: float
+    certified_accuracy: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossRow:
+    """A total robust loss with its interval.
+
+    `trapezoid` is the paper's approximation; `certified` is a proven bound, null without proofs.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    trapezoid: float
+    certified: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """All that is computed from the records, and can be computed again.
+
+    Attributes:
+        curve: The curve at the tabulated alphas.
+        losses: The paper's losses.
+        clean: Figures on clean images.
+        first_broken_by: Images whose nearest accepted mistake each attack found.
+        first_rejected_by: Images whose nearest rejected point each attack found.
+        passes_per_image: Forwards and backwards per image.
+    """
+
+    curve: tuple[AlphaRow, ...]
+    losses: tuple[LossRow, ...]
+    clean: dict[str, float | None]
+    first_broken_by: dict[str, int]
+    first_rejected_by: dict[str, int]
+    passes_per_image: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertificateFacts:
+    """The rule that the proofs are about, and how long they took."""
+
+    rule: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultFile:
+    """The content of `result.json`.
+
+    Attributes:
+        schema: Version of this layout.
+        about: What the run is called, and where model and images came from.
+        eps: Budget of the adversary.
+        norm: Its norm.
+        images: How many images.
+        figures: What the records say.
+        passes: What each stage cost.
+        settings: How it was run.
+        provenance: Versions, digests, notes.
+        calibration: How the rule was calibrated.
+        checks: Answers of the audit; null where the run was not audited.
+        ablation: What each attack does alone.
+        coverage: Areas under risk over coverage.
+        effort: What a longer search found on a sample of the images.
+        files: Digests of the other files.
+        certificate: How the certified figures were made; null where there are none.
+        seal: Digest of all of this, with the seal itself left empty.
+    """
+
+    schema: int
+    about: About
+    eps: float
+    norm: str
+    images: int
+    figures: Figures
+    passes: tuple[StageCost, ...]
+    settings: Settings | None
+    provenance: Provenance | None
+    calibration: CalibrationFacts | None
+    checks: tuple[Check, ...] | None
+    ablation: tuple[AblationRow, ...] | None
+    coverage: Coverage | None
+    files: dict[str, str]
+    effort: Effort | None = None
+    certificate: CertificateFacts | None = None
+    seal: str = ""
+
+
+def seal_of(plain: dict[str, Any]) -> str:
+    """The digest of a result file's content, its seal aside."""
+    return digest(json.dumps({**plain, "seal": ""}, sort_keys=True))
+
+
+def figures_of(curve: RobustnessCurve) -> Figures:
+    """Compute every figure of a result from its curve."""
+    losses, proven = [], curve.certificate
+    for loss in PAPER_LOSSES:
+        interval = curve.total_robust_loss_interval(loss)
+        losses.append(
+            LossRow(
+                name=loss.name,
+                value=curve.total_robust_loss(loss),
+                low=interval.low,
+                high=interval.high,
+                trapezoid=curve.total_robust_loss(loss, method="trapezoid"),
+                certified=None if proven is None else proven.total_robust_loss(loss),
+            )
+        )
+    return Figures(
+        curve=tuple(AlphaRow(**row) for row in curve.table()),
+        losses=tuple(losses),
+        clean=curve.summary()["clean"],
+        first_broken_by=curve.records.first_broken_by(),
+        first_rejected_by=curve.records.first_rejected_by(),
+        passes_per_image=curve.passes_per_image,
+    )
+
+
+def save_result(curve: RobustnessCurve, folder: str | Path) -> Path:
+    """Write a curve as `per_image.jsonl`, `adversarial.safetensors` and, last, `result.json`.
 
     Args:
         curve: The curve, as `robustness_curve` gives it.
         folder: Made if it does not exist.
-        extra: More top-level entries: name, model, dataset, command, calibration, audit …
 
     Returns:
         The folder.
     """
+    from safetensors.torch import save
+
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    details = dict(curve.details)
-    content = {
-        "schema": SCHEMA,
-        "name": path.name,
-        **{key: value for key, value in details.items() if key not in _APART},
-        "eps": curve.eps,
-        "norm": curve.records.norm,
-        "images": len(curve.records),
-        "curve": curve.table(),
-        "losses": [_loss(curve, loss) for loss in PAPER_LOSSES],
-        "clean": curve.summary()["clean"],
-        "first_broken_by": curve.records.first_broken_by(),
-        "first_rejected_by": curve.records.first_rejected_by(),
-        **(extra or {}),
-    }
-    (path / RESULT).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
     lines = curve.records.to_rows()
-    for line, origin in zip(lines, details.get("provenance") or [{}] * len(lines), strict=True):
-        line["provenance"] = origin
-    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-    (path / PER_IMAGE).write_text(text)
-    points = details.get("points")
-    if points:
-        save_file({name: t.contiguous() for name, t in points.items()}, str(path / POINTS))
+    if curve.origins:
+        for line, origins in zip(lines, curve.origins, strict=True):
+            line["origins"] = to_plain(Origins, origins)
+    proven = curve.certificate
+    if proven is not None:
+        for line, row in zip(lines, proven.to_rows(), strict=True):
+            line.update(row)
+    data = {PER_IMAGE: "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()}
+    if curve.points is not None:
+        tensors = {name: t.contiguous() for name, t in vars(curve.points).items()}
+        data[POINTS] = save(tensors)
+    content = ResultFile(
+        schema=SCHEMA,
+        about=curve.about,
+        eps=curve.eps,
+        norm=curve.records.norm,
+        images=len(curve.records),
+        figures=figures_of(curve),
+        passes=curve.passes,
+        settings=curve.settings,
+        provenance=curve.provenance,
+        calibration=curve.calibration,
+        checks=curve.checks,
+        ablation=curve.ablation,
+        coverage=curve.coverage,
+        effort=curve.effort,
+        certificate=None
+        if proven is None
+        else CertificateFacts(rule=proven.rule, seconds=proven.seconds),
+        files={name: digest(held) for name, held in data.items()},
+    )
+    plain = to_plain(ResultFile, content)
+    plain["seal"] = seal_of(plain)
+    text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
+    if POINTS not in data:
+        (path / POINTS).unlink(missing_ok=True)
+    write_in_order({**{path / name: held for name, held in data.items()}, path / RESULT: text})
     return path
 
 
-def _loss(curve: RobustnessCurve, loss: Any) -> dict[str, Any]:
-    interval = curve.total_robust_loss_interval(loss)
-    return {
-        "name": loss.name,
-        "value": curve.total_robust_loss(loss),
-        "low": interval.low,
-        "high": interval.high,
-        "trapezoid": curve.total_robust_loss(loss, rule="trapezoid"),
-    }
+def load_result(folder: str | Path, *, points: bool = True, check: bool = True) -> RobustnessCurve:
+    """Read a result folder back; the curve is computed anew from the per-image records.
 
-
-def load_result(folder: str | Path) -> RobustnessCurve:
-    """Read a result folder back; the curve is computed anew from the per-image records."""
+    Args:
+        folder: As `save_result` wrote it.
+        points: Whether to read the points too.
+        check: Whether to refuse files that are not the ones `result.json` was written for.
+    """
     path = Path(folder)
-    content = _read_json(path / RESULT)
-    if content.get("schema") != SCHEMA:
-        raise ValueError(
-            f"{path / RESULT}: expected schema {SCHEMA}, got {content.get('schema')!r}; "
-            "it was written by another version of cpr-wrap"
-        )
-    lines = [json.loads(line) for line in _read_text(path / PER_IMAGE).splitlines()]
-    records = Records.from_rows(lines, eps=content["eps"], norm=content["norm"])
-    content["provenance"] = [line.get("provenance") for line in lines]
-    if (path / POINTS).exists():
+    content = read_file(path)
+    if check:
+        for problem in foreign_files(path, content):
+            raise ValueError(problem)
+    rows = []
+    for number, line in enumerate(_text(path / PER_IMAGE).splitlines()):
         try:
-            content["points"] = load_file(str(path / POINTS))
-        except SafetensorError as error:
-            raise ValueError(f"{path / POINTS} is damaged: {error}") from error
-    alphas = tuple(row["alpha"] for row in content["curve"])
-    return RobustnessCurve(records, alphas=alphas, details=content)
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{path / PER_IMAGE}, line {number + 1} is damaged: {error}"
+            ) from error
+    origins = tuple(from_plain(Origins, row["origins"], path) for row in rows if "origins" in row)
+    facts = content.certificate
+    records = Records.from_rows(rows, eps=content.eps, norm=content.norm)
+    return RobustnessCurve(
+        records,
+        alphas=tuple(row.alpha for row in content.figures.curve),
+        points=_points(path) if points else None,
+        origins=origins if len(origins) == len(rows) else (),
+        passes=content.passes,
+        settings=content.settings,
+        provenance=content.provenance,
+        about=content.about,
+        checks=content.checks,
+        calibration=content.calibration,
+        ablation=content.ablation,
+        coverage=content.coverage,
+        effort=content.effort,
+        certificate=None
+        if facts is None
+        else Certificate.from_rows(rows, eps=content.eps, index=records.index, **vars(facts)),
+    )
 
 
-def _read_text(file: Path) -> str:
+def read_json(folder: str | Path) -> dict[str, Any]:
+    """The content of a folder's `result.json` as it stands there."""
+    file = Path(folder) / RESULT
+    try:
+        plain = json.loads(_text(file))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
+    if not isinstance(plain, dict):
+        raise ValueError(f"{file} is damaged: expected an object, got {type(plain).__name__}")
+    return plain
+
+
+def read_file(folder: str | Path) -> ResultFile:
+    """The content of a folder's `result.json`, checked."""
+    file, plain = Path(folder) / RESULT, read_json(folder)
+    if plain.get("schema") != SCHEMA:
+        version = plain.get("versions", {}).get("cpr_wrap", "another version")
+        raise ValueError(
+            f"{file}: expected schema {SCHEMA}, got {plain.get('schema')!r}, written by cpr-wrap "
+            f"{version}; evaluate again, or read it with that version"
+        )
+    content: ResultFile = from_plain(ResultFile, plain, file)
+    return content
+
+
+def foreign_files(folder: str | Path, content: ResultFile) -> Iterator[str]:
+    """Files of a folder that are not the ones its `result.json` was written for."""
+    for name in (PER_IMAGE, POINTS):
+        file = Path(folder) / name
+        # The points are large, and often left out of copies.
+        if file.exists() and content.files.get(name) != digest(file.read_bytes()):
+            yield (
+                f"{file} is not the file that {RESULT} was written for: the folder was edited, or "
+                "mixes two runs"
+            )
+
+
+def _points(path: Path) -> Points | None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    if not (path / POINTS).exists():
+        return None
+    try:
+        return Points(**load((path / POINTS).read_bytes()))
+    except (SafetensorError, TypeError) as error:
+        raise ValueError(f"{path / POINTS} is damaged: {error}") from error
+
+
+def _text(file: Path) -> str:
     if not file.exists():
         raise FileNotFoundError(
             f"{file} does not exist; expected a result folder as `cpr-wrap curve --out` writes it"
@@ -99,11 +322,20 @@ def _read_text(file: Path) -> str:
     return file.read_text()
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def to_plain(kind: Any, value: Any) -> Any:
+    """A dataclass of ours as dictionaries, lists and numbers."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind).dump_python(value, mode="json")
+
+
+def from_plain(kind: Any, plain: Any, where: Path) -> Any:
+    """The dataclass that `to_plain` described; a wrong type or field is named."""
+    from pydantic import TypeAdapter, ValidationError
+
     try:
-        content = json.loads(_read_text(file))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file} is damaged: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} is damaged: expected an object, got {type(content).__name__}")
-    return content
+        return TypeAdapter(kind).validate_python(plain)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where} is damaged: {place}: {first['msg']}") from error

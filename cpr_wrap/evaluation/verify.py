@@ -1,11 +1,17 @@
-"""Re-checks recorded adversarial inputs from scratch, without the engine.
+"""Re-checks a result from scratch, without the engine.
 
-Nothing here uses the balls, the solver, the block or the engine: distances are taken with NumPy in
-float64 and verdicts by plain calls of the model, so that a mistake there cannot hide here.
+Nothing here uses the threat models, the solver, the block or the engine: distances are taken with
+NumPy in float64 and verdicts by plain calls of the model, so that a mistake there cannot hide here.
+
+A check can show that what is recorded is false, and that a folder was changed since its run. It
+cannot show that a found point was removed before the run was sealed; judging somebody else's points
+again (`cpr-wrap merge`, `robustness_curve(points=...)`) is the remedy for that.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +19,26 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from cpr_wrap.evaluation.result import load_result
-from cpr_wrap.evaluation.store import weights_digest
+from cpr_wrap._address import import_module, trusted
+from cpr_wrap.attacks.ensemble import BUDGETS
+from cpr_wrap.engine.evaluate import stage_text
+from cpr_wrap.engine.stages import REVISION
+from cpr_wrap.engine.store import weights_digest
+from cpr_wrap.evaluation.assemble import images_digest
+from cpr_wrap.evaluation.result import (
+    ResultFile,
+    figures_of,
+    foreign_files,
+    load_result,
+    read_file,
+    read_json,
+    seal_of,
+    to_plain,
+)
 from cpr_wrap.metrics import RobustnessCurve
-from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.metrics.records import CLEAN
+from cpr_wrap.rule import RULES, find_rule, rule_from_config, rule_settings
+from cpr_wrap.selective import REJECT, SelectiveClassifier, network_device
 
 _NEAR = 1e-6  # distances are recorded in float64; this is rounding of their sums
 
@@ -26,7 +48,7 @@ class Verification:
     """What a re-check found.
 
     Attributes:
-        checked: Recorded points that were checked.
+        checked: Points that were put to the model.
         problems: What does not hold, one sentence each.
     """
 
@@ -42,11 +64,17 @@ class Verification:
 def _distance(a: Tensor, b: Tensor, norm: str) -> np.ndarray[Any, Any]:
     difference = a.double().numpy() - b.double().numpy()
     flat = np.abs(difference.reshape(len(difference), -1))
-    return np.asarray(flat.max(axis=1) if norm == "Linf" else np.sqrt((flat**2).sum(axis=1)))
+    if norm == "Linf":
+        return np.asarray(flat.max(axis=1))
+    if norm == "L2":
+        return np.asarray(np.sqrt((flat**2).sum(axis=1)))
+    from cpr_wrap.geometry import threat  # a threat model from elsewhere measures itself
+
+    return threat(norm).distance(a, b).numpy()
 
 
 def _labels(model: SelectiveClassifier, points: Tensor, batch_size: int) -> list[int]:
-    device = next((p.device for p in model.base.parameters()), points.device)
+    device = network_device(model.base, points.device)
     answers: list[int] = []
     for part in points.split(batch_size):
         answers.extend(model.predict(part.to(device)).tolist())
@@ -56,100 +84,190 @@ def _labels(model: SelectiveClassifier, points: Tensor, batch_size: int) -> list
 def verify_curve(
     model: SelectiveClassifier, curve: RobustnessCurve, *, batch_size: int = 64
 ) -> Verification:
-    """Ask the model itself about every recorded point.
+    """Put every image and every point of a curve to the model itself.
 
     Args:
         model: The selective classifier that was evaluated, in memory.
         curve: The curve, with its points.
         batch_size: Images asked about at once.
     """
-    points = curve.details.get("points")
-    if not points:
+    if curve.points is None:
         raise ValueError("the result has no adversarial inputs to check; it was saved without them")
-    found = curve.records
+    found, points = curve.records, curve.points
+    if any(len(held) != len(found) for held in vars(points).values()):
+        text = f"{len(found)} records, but {len(points.clean)} images and points"
+        return Verification(checked=0, problems=(text,))
     problems: list[str] = []
-    clean = points["clean"]
-    answers = _labels(model, clean, batch_size)
+    answers = _labels(model, points.clean, batch_size)
     for row, (answer, recorded) in enumerate(zip(answers, found.clean_label.tolist(), strict=True)):
         if answer != recorded:
             number = int(found.index[row])
             problems.append(f"image {number}: clean answer {answer}, recorded {recorded}")
     checked = len(answers)
-    for kind, recorded_distance in (
-        ("outer", found.outer_distance),
-        ("rejected", found.rejected_radius),
-    ):
-        rows = recorded_distance.isfinite().nonzero().flatten()
-        if len(rows) == 0:
-            continue
+    for kind in ("outer", "rejected"):
+        moved = (getattr(points, kind) != points.clean).flatten(1).any(dim=1)
+        distances = found.outer_distance if kind == "outer" else found.rejected_radius
+        # A record without a point, or a point without a record: one of the two is wrong.
+        rows = (moved | (distances.isfinite() & (distances > 0))).nonzero().flatten()
         checked += len(rows)
-        problems.extend(_check_points(model, curve, kind, rows, recorded_distance, batch_size))
+        problems.extend(_check_points(model, curve, kind, rows, batch_size))
     return Verification(checked=checked, problems=tuple(problems))
 
 
 def _check_points(
-    model: SelectiveClassifier,
-    curve: RobustnessCurve,
-    kind: str,
-    rows: Tensor,
-    recorded: Tensor,
-    batch_size: int,
-) -> list[str]:
-    found, points = curve.records, curve.details["points"]
-    candidates, clean = points[kind][rows], points["clean"][rows]
+    model: SelectiveClassifier, curve: RobustnessCurve, kind: str, rows: Tensor, batch_size: int
+) -> Iterator[str]:
+    if len(rows) == 0:
+        return
+    found, points = curve.records, curve.points
+    candidates, clean = getattr(points, kind)[rows], points.clean[rows]  # type: ignore[union-attr]
+    recorded = found.outer_distance if kind == "outer" else found.rejected_radius
     distance = _distance(candidates, clean, found.norm)
     low, high = candidates.flatten(1).aminmax(dim=1)
     # A point outside the pixel range is a problem of its own; its verdict is asked all the same.
     answers = _labels(model, candidates.nan_to_num(0).clamp(0, 1), batch_size)
-    problems = []
     for place, row in enumerate(rows.tolist()):
         name = f"image {int(found.index[row])}, {kind} point"
-        y, answer = int(found.label[row]), answers[place]
+        answer, told = answers[place], float(recorded[row])
+        holds = answer == REJECT if kind == "rejected" else answer not in (REJECT, found.label[row])
         if not (low[place] >= 0 and high[place] <= 1):
-            problems.append(f"{name}: pixels outside [0, 1]")
+            yield f"{name}: pixels outside [0, 1]"
         if distance[place] > found.eps + _NEAR:
-            problems.append(f"{name}: distance {distance[place]:.6g} beyond eps {found.eps:g}")
-        if abs(distance[place] - float(recorded[row])) > _NEAR:
-            problems.append(
-                f"{name}: distance {distance[place]:.6g}, recorded {float(recorded[row]):.6g}"
-            )
-        if kind == "rejected" and answer != -1:
-            problems.append(f"{name}: recorded as rejected, but answered {answer}")
-        if kind == "outer" and answer in (-1, y):
-            what = "rejected" if answer == -1 else "right"
-            problems.append(f"{name}: recorded as accepted and wrong, but it is {what}")
-    return problems
+            yield f"{name}: distance {distance[place]:.6g} beyond eps {found.eps:g}"
+        elif math.isinf(told) and holds:
+            yield f"{name}: it holds at distance {distance[place]:.6g}, but the record says none"
+        if math.isinf(told):
+            continue
+        if abs(distance[place] - told) > _NEAR:
+            yield f"{name}: distance {distance[place]:.6g}, recorded {told:.6g}"
+        if not holds and kind == "rejected":
+            yield f"{name}: recorded as rejected, but answered {answer}"
+        elif not holds:
+            what = "rejected" if answer == REJECT else "right"
+            yield f"{name}: recorded as accepted and wrong, but it is {what}"
 
 
 def verify_result(
     folder: str | Path, model: SelectiveClassifier | None = None, **load_options: Any
 ) -> Verification:
-    """Re-check a result folder.
+    """Re-check a result folder: files, digests, figures, records and points.
 
     Args:
         folder: As `save_result` wrote it.
         model: The classifier in memory; if left out, it is loaded from the recorded address and
             given the recorded rule.
-        **load_options: Passed on to `cpr_wrap.load`, e.g. `model_dir`.
+        **load_options: For `load_recorded`, e.g. `address`, `model_dir` or `network`.
     """
-    curve = load_result(folder)
-    details = curve.details
-    problems: list[str] = []
+    try:
+        curve = load_result(folder, check=False)
+    except ValueError as error:
+        return Verification(checked=0, problems=(str(error),))
+    content = read_file(folder)
     if model is None:
-        model = _load(details, load_options)
-    recorded = (details.get("digests") or {}).get("weights")
-    if recorded is not None and weights_digest(model.base) != recorded:
+        model = load_recorded(curve, folder, **load_options)
+    problems = list(_file_problems(folder, content, curve))
+    if curve.provenance is not None and weights_digest(model) != curve.provenance.weights:
         problems.append("the model's weights are not the ones that were evaluated")
+    told = None if curve.settings is None else curve.settings.rule
+    if told is not None and told.settings != to_plain(dict, rule_settings(model.rule)):
+        problems.append(f"the model's rule is {model.rule.describe()}, recorded is {told.text}")
     answer = verify_curve(model, curve)
-    problems.extend(answer.problems)
-    return Verification(checked=answer.checked, problems=tuple(problems))
+    return Verification(checked=answer.checked, problems=(*problems, *answer.problems))
 
 
-def _load(details: Any, options: dict[str, Any]) -> SelectiveClassifier:
-    from cpr_wrap.selective import rule_from_config
+def _file_problems(
+    folder: str | Path, content: ResultFile, curve: RobustnessCurve
+) -> Iterator[str]:
+    """What the files say against each other, without the model."""
+    yield from foreign_files(folder, content)
+    plain = read_json(folder)
+    if plain.get("seal") != seal_of(plain):
+        yield "result.json was changed since the run"
+    for name, told, true in (
+        ("number of images", content.images, len(curve.records)),
+        ("eps in the settings", content.settings and content.settings.eps, curve.eps),
+        ("norm in the settings", content.settings and content.settings.norm, curve.records.norm),
+    ):
+        if told is not None and told != true:
+            yield f"{name}: recorded {told}, but the records say {true}"
+    ours = to_plain(type(content.figures), figures_of(curve))
+    theirs = to_plain(type(content.figures), content.figures)
+    for key, value in ours.items():
+        if not _close(value, theirs[key]):
+            yield f"figures.{key}: not what the records give"
+    if curve.points is not None and curve.provenance is not None:
+        found = curve.records
+        if images_digest(curve.points.clean, found.label, found.index) != curve.provenance.data:
+            yield "the images, labels or numbers are not the ones that were evaluated"
+    yield from _record_problems(curve)
+    yield from _budget_problems(curve)
+
+
+def _record_problems(curve: RobustnessCurve) -> Iterator[str]:
+    """Records that contradict each other, or name attacks that were not run."""
+    found = curve.records
+    ran = {stage.attack for stage in curve.passes} | {CLEAN}
+    for name in sorted({*found.outer_by, *found.rejected_by} - ran - {""}):
+        yield f"{name!r} found points, but is not among the attacks that were run"
+    if found.boundary_distance is not None:
+        # An accepted mistake is beyond the network's boundary.
+        for row in (found.boundary_distance > found.outer_distance).nonzero().flatten().tolist():
+            yield (
+                f"image {int(found.index[row])}: the boundary is recorded at "
+                f"{found.boundary_distance[row]:.6g}, a mistake at {found.outer_distance[row]:.6g}"
+            )
+
+
+def _close(one: Any, other: Any) -> bool:
+    """Whether plain data agree, numbers up to rounding."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_close(one[k], other[k]) for k in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_close, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+    return bool(one == other)
+
+
+def _budget_problems(curve: RobustnessCurve) -> Iterator[str]:
+    """A named budget must have run its stages; only this engine knows its own."""
+    settings, provenance = curve.settings, curve.provenance
+    if settings is None or provenance is None or provenance.engine != REVISION:
+        return
+    if settings.budget not in BUDGETS:
+        return
+    try:
+        rule = rule_from_config(settings.rule.config)
+    except (LookupError, ValueError):
+        return  # the rule's code is not here; the model cannot be loaded either
+    wanted = [stage_text(s) for s in BUDGETS[settings.budget].stages(rule, settings.eps)]
+    ran = set(settings.stages)
+    missing = [text for text in wanted if text not in ran]
+    if missing:
+        yield f"budget {settings.budget}: {len(missing)} of its {len(wanted)} stages were not run"
+
+
+def load_recorded(
+    curve: RobustnessCurve, folder: str | Path = ".", *, address: str | None = None, **options: Any
+) -> SelectiveClassifier:
+    """Load the model that a result is about, under the recorded rule.
+
+    Args:
+        curve: The result.
+        folder: Where it was read; code that lies there is not run.
+        address: The model, if it is not at the recorded address.
+        **options: As for `cpr_wrap.load`.
+    """
     from cpr_wrap.zoo import load
 
-    address = details.get("model")
-    if not address:
+    about, settings = curve.about, curve.settings
+    if not (address or about.model) or settings is None:
         raise ValueError("the result does not say which model it is about; pass the model itself")
-    return load(address, rule=rule_from_config(details["settings"]["rule"]), **options)
+    for module in about.imports:
+        import_module(trusted(module, Path(folder)))
+    if settings.rule.name not in RULES and settings.rule.address:
+        find_rule(trusted(settings.rule.address, Path(folder)))
+    if about.network and not options.get("network"):
+        own = ":" in about.network
+        options["network"] = trusted(about.network, Path(folder)) if own else about.network
+    return load(address or about.model, rule=rule_from_config(settings.rule.config), **options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, cast, overload
@@ -10,25 +9,51 @@ from typing import Any, Literal, cast, overload
 import torch
 from torch import Tensor
 
-from cpr_wrap._checks import import_extra
+from cpr_wrap._checks import data_frame
 from cpr_wrap.metrics import curve_text
+from cpr_wrap.metrics.certificate import Certificate
 from cpr_wrap.metrics.clean import clean_metrics
-from cpr_wrap.metrics.intervals import (
-    Band,
-    Interval,
-    bootstrap_band,
-    bootstrap_interval,
-    clopper_pearson,
+from cpr_wrap.metrics.evidence import (
+    AblationRow,
+    About,
+    CalibrationFacts,
+    Check,
+    Coverage,
+    Effort,
+    Origins,
+    Points,
+    Provenance,
+    Settings,
+    StageCost,
 )
-from cpr_wrap.metrics.losses import PAPER_LOSSES, ImageLoss, LossLike, as_loss, interpolate
+from cpr_wrap.metrics.intervals import LEVEL, Band, Interval, mean_interval, share_band
+from cpr_wrap.metrics.losses import (
+    PAPER_ALPHAS,
+    PAPER_LOSSES,
+    ImageLoss,
+    LossLike,
+    as_loss,
+    interpolate,
+)
 from cpr_wrap.metrics.records import Records, inward
+from cpr_wrap.metrics.theory import Theorem1Bound, Theorem2Curve, theorems_of
 from cpr_wrap.metrics.total_loss import (
     image_losses,
     image_losses_by_index,
     trapezoid_total_loss,
 )
 
-PAPER_ALPHAS = (0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, 1.0)
+
+def check_alphas(alphas: object) -> tuple[float, ...]:
+    """Shares of eps in ascending order, completed with 0 and 1; anything else is refused."""
+    try:
+        values = sorted({float(alpha) for alpha in alphas})  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        values = []
+    # Written so that NaN is refused as well.
+    if not values or not all(0 <= alpha <= 1 for alpha in values):
+        raise ValueError(f"alphas: expected shares of eps in [0, 1], got {alphas}")
+    return tuple(sorted({0.0, *values, 1.0}))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,19 +72,41 @@ class RobustnessCurve:
         records: What the evaluation found.
         alphas: Where the curve is tabulated; they decide about tables and about the paper's
             interpolation, never about `error_at` or the exact total robust loss.
-        details: Settings, pass counts and the like that came with the records.
+        points: The images and the points found for them; None where they were not kept.
+        origins: How each image's points were found; empty where that was not kept.
+        passes: What each stage cost.
+        settings: How the evaluation was run; None for records from elsewhere.
+        provenance: Versions, digests, notes; None for records from elsewhere.
+        about: What the run is called, and where model and images came from.
+        checks: Answers of the audit; None where the run was not audited.
+        calibration: How the rule was calibrated; None where it was not.
+        ablation: What each attack does alone, if that was measured.
+        coverage: Areas under risk over coverage, for rules with a cheap score.
+        effort: What a longer search found on a sample; None where the budget has none.
+        certificate: What is proven about the same images; None where nothing was asked.
     """
 
     records: Records
     alphas: tuple[float, ...] = field(default=PAPER_ALPHAS, kw_only=True)
-    details: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    points: Points | None = field(default=None, kw_only=True)
+    origins: tuple[Origins, ...] = field(default=(), kw_only=True)
+    passes: tuple[StageCost, ...] = field(default=(), kw_only=True)
+    settings: Settings | None = field(default=None, kw_only=True)
+    provenance: Provenance | None = field(default=None, kw_only=True)
+    about: About = field(default=About(), kw_only=True)
+    checks: tuple[Check, ...] | None = field(default=None, kw_only=True)
+    calibration: CalibrationFacts | None = field(default=None, kw_only=True)
+    ablation: tuple[AblationRow, ...] | None = field(default=None, kw_only=True)
+    coverage: Coverage | None = field(default=None, kw_only=True)
+    effort: Effort | None = field(default=None, kw_only=True)
+    certificate: Certificate | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if len(self.records) == 0:
             raise ValueError("expected records of at least one image, got none")
-        alphas = list(self.alphas)
-        if not alphas or alphas != sorted(set(alphas)) or not 0 <= alphas[0] <= alphas[-1] <= 1:
-            raise ValueError(f"alphas: expected numbers that rise within [0, 1], got {alphas}")
+        if self.certificate is not None:
+            self.certificate.check(self.records)
+        object.__setattr__(self, "alphas", check_alphas(self.alphas))
 
     @property
     def eps(self) -> float:
@@ -117,19 +164,13 @@ class RobustnessCurve:
         """The paper's reading between the tabulated alphas: straight lines.
 
         Args:
-            alpha: A fraction of eps between the first and last of `alphas`, or a tensor of them.
+            alpha: A fraction of eps in [0, 1], or a tensor of them.
 
         Returns:
             A number, or float64 errors in the shape and on the device of `alpha`.
         """
-        wanted = _fractions(alpha)
         knots = torch.tensor(self.alphas, dtype=torch.float64)
-        if bool((wanted < knots[0]).any() or (wanted > knots[-1]).any()):
-            raise ValueError(
-                f"the curve is tabulated from {self.alphas[0]:g} to {self.alphas[-1]:g}; "
-                "include 0 and 1 in alphas, or use error_at, which needs no table"
-            )
-        return _like(alpha, interpolate(wanted, knots, self.error_at(knots)))
+        return _like(alpha, interpolate(_fractions(alpha), knots, self.error_at(knots)))
 
     @property
     def robust_error(self) -> float:
@@ -168,7 +209,7 @@ class RobustnessCurve:
         self,
         loss: LossLike | ImageLoss,
         *,
-        rule: Literal["exact", "trapezoid"] = "exact",
+        method: Literal["exact", "trapezoid"] = "exact",
         per_image: bool = False,
         spacing: float = 0.01,
     ) -> float:
@@ -177,7 +218,7 @@ class RobustnessCurve:
         Args:
             loss: A rejection loss, its name (`step:0.05`, `ramp:2`), or any function of the
                 distance in pixel units that never rises and stays in [0, 1].
-            rule: `exact` is the mean over images of 1 where broken, else the loss at the smallest
+            method: `exact` is the mean over images of 1 where broken, else the loss at the smallest
                 rejected radius. `trapezoid` is the paper's approximation from `alphas`.
             per_image: The loss is a function l(r, index) of the distance and the image's data-set
                 index, for costs that differ between images.
@@ -186,65 +227,39 @@ class RobustnessCurve:
         Returns:
             The total robust loss, in [0, 1].
         """
-        if rule == "exact":
+        if method == "exact":
             return float(self.image_losses(loss, per_image=per_image).mean())
-        if rule != "trapezoid":
-            raise ValueError(f"rule: expected 'exact' or 'trapezoid', got {rule!r}")
+        if method != "trapezoid":
+            raise ValueError(f"method: expected 'exact' or 'trapezoid', got {method!r}")
         if per_image:
-            raise ValueError("the trapezoid rule knows one loss for all images; use rule='exact'")
+            raise ValueError("the trapezoid rule knows one loss for all images; use method='exact'")
         return trapezoid_total_loss(self, as_loss(cast("LossLike", loss)), spacing)
 
-    def _image_errors(self, alphas: Tensor) -> Tensor:
-        rejected = self.radii[:, None] <= alphas[None] * self.eps
-        return (self.records.outer_broken[:, None] | rejected).double()
+    def error_band(self, alphas: Tensor, *, level: float = LEVEL) -> Band:
+        """Exact pointwise intervals of the error at alphas `(M,)`, over the choice of images."""
+        errors = self.error_at(_fractions(alphas).flatten())
+        return share_band((errors * len(self.records)).round(), len(self.records), level)
 
-    def error_band(
-        self, alphas: Tensor, *, level: float = 0.95, resamples: int = 1000, seed: int = 0
-    ) -> Band:
-        """Pointwise bootstrap intervals of the error at alphas `(M,)`, over images."""
-        errors = self._image_errors(_fractions(alphas).flatten())
-        return bootstrap_band(errors, level=level, resamples=resamples, seed=seed)
+    def error_interval(self, alpha: float, *, level: float = LEVEL) -> Interval:
+        """Exact confidence interval of the error at one alpha, over the choice of images.
 
-    def error_interval(
-        self,
-        alpha: float,
-        *,
-        method: Literal["bootstrap", "clopper-pearson"] = "bootstrap",
-        level: float = 0.95,
-        resamples: int = 1000,
-        seed: int = 0,
-    ) -> Interval:
-        """Confidence interval of the error at one alpha, over the choice of images.
-
-        It speaks about other images, not about stronger attacks. The exact `clopper-pearson` is
-        the better choice when nearly all or nearly no images are errors.
+        It speaks about other images, not about stronger attacks.
         """
-        errors = self._image_errors(_fractions(torch.tensor([alpha], dtype=torch.float64)))[:, 0]
-        if method == "bootstrap":
-            return bootstrap_interval(errors, level=level, resamples=resamples, seed=seed)
-        if method != "clopper-pearson":
-            raise ValueError(f"method: expected 'bootstrap' or 'clopper-pearson', got {method!r}")
-        return clopper_pearson(int(errors.sum()), len(errors), level)
+        band = self.error_band(torch.tensor([alpha], dtype=torch.float64), level=level)
+        return Interval(
+            low=float(band.low[0]), high=float(band.high[0]), level=level, method="clopper-pearson"
+        )
 
     def total_robust_loss_interval(
-        self,
-        loss: LossLike | ImageLoss,
-        *,
-        per_image: bool = False,
-        level: float = 0.95,
-        resamples: int = 1000,
-        seed: int = 0,
+        self, loss: LossLike | ImageLoss, *, per_image: bool = False, level: float = LEVEL
     ) -> Interval:
-        """Bootstrap interval of the exact total robust loss, over the choice of images."""
-        losses = self.image_losses(loss, per_image=per_image)
-        return bootstrap_interval(losses, level=level, resamples=resamples, seed=seed)
+        """Interval of the exact total robust loss, over the choice of images."""
+        return mean_interval(self.image_losses(loss, per_image=per_image), level)
 
-    def table(
-        self, *, level: float = 0.95, resamples: int = 1000, seed: int = 0
-    ) -> list[dict[str, float]]:
-        """One row a tabulated alpha: error, its bootstrap interval, and accuracy."""
+    def table(self, *, level: float = LEVEL) -> list[dict[str, float]]:
+        """One row per tabulated alpha: error, its exact interval, and accuracy."""
         alphas = torch.tensor(self.alphas, dtype=torch.float64)
-        band = self.error_band(alphas, level=level, resamples=resamples, seed=seed)
+        band = self.error_band(alphas, level=level)
         columns = {
             "alpha": alphas,
             "radius": alphas * self.eps,
@@ -253,12 +268,38 @@ class RobustnessCurve:
             "error_high": band.high,
             "accuracy": self.accuracy_at(alphas),
         }
+        if self.certificate is not None:
+            columns["certified_accuracy"] = self.certificate.accuracy_at(alphas)
         rows = zip(*(column.tolist() for column in columns.values()), strict=True)
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
+    @property
+    def passes_per_image(self) -> float:
+        """Forwards and backwards per image, over all stages."""
+        return sum(stage.passes for stage in self.passes) / len(self.records)
+
+    @property
+    def audited(self) -> bool | None:
+        """Whether the audit found nothing wrong; None where the run was not audited."""
+        if self.checks is None:
+            return None
+        return all(check.passed is not False for check in self.checks)
+
+    def theorems(self) -> tuple[Theorem1Bound, Theorem2Curve] | None:
+        """The paper's theorems for this network's boundary distances.
+
+        None where the rule is no consistency check, or its ball has another norm than the budget.
+        """
+        rule = None if self.settings is None else self.settings.rule
+        if rule is None or self.records.boundary_distance is None:
+            return None
+        if not rule.rejects_near_boundary or rule.norm != self.records.norm:
+            return None
+        return theorems_of(self.records, rule.reach)
+
     def to_frame(self) -> Any:
         """The table as a pandas DataFrame."""
-        return import_extra("pandas", "pandas").DataFrame(self.table())
+        return data_frame(self.table())
 
     def summary(self) -> dict[str, Any]:
         """The usual figures as plain values, ready for JSON."""
@@ -275,13 +316,16 @@ class RobustnessCurve:
             "total_robust_loss": {loss.name: self.total_robust_loss(loss) for loss in PAPER_LOSSES},
             "first_broken_by": found.first_broken_by(),
             "first_rejected_by": found.first_rejected_by(),
+            "certified": None
+            if self.certificate is None
+            else self.certificate.summary(self.alphas),
         }
 
-    def plot(self, ax: Any = None, *, label: str | None = None, seed: int = 0) -> Any:
-        """Draw robustness over alpha with its bootstrap band; returns the matplotlib axes."""
+    def plot(self, ax: Any = None, *, label: str | None = None) -> Any:
+        """Draw robustness over alpha with its interval; returns the matplotlib axes."""
         from cpr_wrap.metrics.curve_plot import plot_curve
 
-        return plot_curve(self, ax, label=label, seed=seed)
+        return plot_curve(self, ax, label=label)
 
     def __repr__(self) -> str:
         return curve_text.as_text(self)

@@ -14,40 +14,48 @@ if TYPE_CHECKING:
 _BAND_POINTS = 201  # the band is drawn on a grid, the curve itself at every jump
 
 
+def jumps(curve: RobustnessCurve) -> tuple[list[float], list[float]]:
+    """Alphas at which the curve falls, with both ends, and its robustness from there on."""
+    ends = torch.tensor([0.0, curve.eps], dtype=torch.float64)
+    radii = torch.cat([ends, curve.radii[curve.radii <= curve.eps]]).unique()
+    return (radii / curve.eps).tolist(), (1 - curve.error_within(radii)).tolist()
+
+
 def plot_curve(
-    curve: RobustnessCurve, ax: Any = None, *, label: str | None = None, seed: int = 0
+    curve: RobustnessCurve,
+    ax: Any = None,
+    *,
+    label: str | None = None,
+    band: bool = True,
+    **style: Any,
 ) -> Any:
-    """Draw the exact step function and its 95 % bootstrap band.
+    """Draw the exact step function and its 95 % intervals, and dashed what is certified.
 
     Args:
         curve: The curve.
         ax: Axes to draw on; new ones by default.
         label: Name for the legend.
-        seed: Seed of the bootstrap.
+        band: Whether to draw the intervals.
+        style: What matplotlib takes for a line, e.g. its colour.
 
     Returns:
         The axes.
     """
     if ax is None:
         _, ax = import_extra("matplotlib.pyplot").subplots()
-    ends = torch.tensor([0.0, curve.eps], dtype=torch.float64)
-    radii = torch.cat([ends, curve.radii[curve.radii.isfinite()]]).unique()
-    accuracy = 1 - curve.error_within(radii)
+    (line,) = ax.step(*jumps(curve), where="post", label=label, **style)
     grid = torch.linspace(0, 1, _BAND_POINTS, dtype=torch.float64)
-    band = curve.error_band(grid, seed=seed)
-    alphas = radii / curve.eps
-    (line,) = ax.step(alphas.tolist(), accuracy.tolist(), where="post", label=label)
-    ax.fill_between(
-        grid.tolist(),
-        (1 - band.high).tolist(),
-        (1 - band.low).tolist(),
-        step="post",
-        alpha=0.2,
-        color=line.get_color(),
-        linewidth=0,
-    )
+    if curve.certificate is not None:
+        proven = curve.certificate.accuracy_at(grid).tolist()
+        found, colour = curve.accuracy_at(grid).tolist(), line.get_color()
+        ax.plot(grid.tolist(), proven, linestyle="--", linewidth=1, color=colour)
+        ax.fill_between(grid.tolist(), proven, found, color=colour, alpha=0.08, linewidth=0)
+    if band:
+        ends = curve.error_band(grid)
+        low, high = (1 - ends.high).tolist(), (1 - ends.low).tolist()
+        ax.fill_between(grid.tolist(), low, high, color=line.get_color(), alpha=0.15, linewidth=0)
     ax.set(
-        xlabel=f"alpha (rejecting within alpha · {curve.eps:g} is an error)",
+        xlabel=r"$\alpha$ (rejecting within $\alpha\,\epsilon$ is an error)",
         ylabel="robustness with rejection",
         xlim=(0, 1),
         ylim=(0, 1),

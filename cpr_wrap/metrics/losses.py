@@ -12,6 +12,9 @@ from torch import Tensor
 
 _SLACK = 1e-9  # rounding of a loss computed in float64
 
+PAPER_ALPHAS = (0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, 1.0)
+"""Where the paper tabulates its curves, as shares of eps."""
+
 
 @runtime_checkable
 class RejectionLoss(Protocol):
@@ -202,6 +205,10 @@ def as_loss(loss: LossLike) -> RejectionLoss:
         "expected a rejection loss, its name such as 'step:0.05', or a function of the distance, "
         f"got {type(loss).__name__}"
     )
+
+
+LOSS_KINDS = ("step", "ramp", "table", "prices")
+"""What the name of a loss of ours begins with."""
 
 
 def parse_loss(text: str) -> RejectionLoss:

@@ -141,7 +141,7 @@ def test_square_gives_the_same_points_for_the_same_batch():
 
 
 @both_ways
-def test_starts_are_on_the_surface_of_the_ball(way, monkeypatch):
+def test_starts_are_on_the_surface_of_the_threat(way, monkeypatch):
     starts = []
     original = APGDAttack.attack_single_run
 

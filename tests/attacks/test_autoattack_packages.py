@@ -207,7 +207,7 @@ def test_settings_are_checked(settings, error, text):
 def test_inputs_are_checked():
     model = curved()
     x, y = images(model, 3)
-    with pytest.raises(LookupError, match="unknown norm 'L7'"):
+    with pytest.raises(LookupError, match="unknown threat model 'L7'"):
         run(AutoAttackOnBase(), model, x, y, norm="L7")
     with pytest.raises(ValueError, match="eps: expected a finite number"):
         run(AutoAttackOnBase(), model, x, y, -1.0)

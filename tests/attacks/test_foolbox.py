@@ -315,5 +315,5 @@ def test_inputs_are_checked():
         run(attack, model, x, y, -1.0)
     with pytest.raises(ValueError, match="y: expected one label for each"):
         run(attack, model, x, y[:1])
-    with pytest.raises(LookupError, match="unknown norm 'L7'"):
+    with pytest.raises(LookupError, match="unknown threat model 'L7'"):
         attack.perturb(model, x, y, 0.1, norm="L7", seed=0, index=torch.arange(2))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 
 from cpr_wrap.attacks.ensemble import Quick
-from cpr_wrap.evaluation.assemble import details_of, finish
-from cpr_wrap.evaluation.blocks import Images, Work, evaluate_block
-from cpr_wrap.evaluation.steering import Steering
+from cpr_wrap.engine.evaluate import Work, evaluate_block
+from cpr_wrap.engine.images import Images
+from cpr_wrap.engine.precision import Precision
+from cpr_wrap.evaluation.assemble import finish, points_of
 from cpr_wrap.objective import Goal
 from tests.evaluation.test_curve import make
 
@@ -23,7 +22,7 @@ def finished():
         norm="Linf",
         seed=0,
         batch_size=8,
-        steering=Steering(),
+        precision=Precision(),
     )
     index = torch.arange(5)
     blocks = [
@@ -36,10 +35,10 @@ def finished():
 def test_every_point_is_held_once():
     _, done = finished()
     before = [block.rejected.point.clone() for block in done]
-    points = details_of({}, done, "", time.perf_counter())["points"]
-    assert torch.equal(points["rejected"], torch.cat(before))
+    points = points_of(done)
+    assert torch.equal(points.rejected, torch.cat(before))
     for kind in ("outer", "rejected"):
-        whole = points[kind].untyped_storage().data_ptr()
+        whole = getattr(points, kind).untyped_storage().data_ptr()
         for block in done:
             assert getattr(block, kind).point.untyped_storage().data_ptr() == whole
 

@@ -47,6 +47,10 @@ def test_line_gives_the_curve_of_theorem_2(budget):
     # No rejection can be nearer than that; the search comes within 2 % of eps of it.
     assert (found[reachable] >= ideal[reachable] - 1e-9).all()
     assert (found[reachable] - ideal[reachable]).max() < 0.02 * EPS
+    # A rejected point says how far the boundary is at most.
+    boundary = curve.records.boundary_distance
+    assert (boundary <= curve.records.rejected_radius + RADIUS).all()
+    assert (boundary >= distance - 1e-9).all()
     for alpha in (0.0, 0.25, 0.5, 0.75, 1.0):
         lower = truth.error_at(max(0.0, alpha - 0.02))
         assert lower - 1e-9 <= curve.error_at(alpha) <= truth.error_at(alpha) + 1e-9
@@ -94,9 +98,9 @@ def test_theory_is_shown_beside_the_curve():
     x, y = line_images()
     model = CPRWrapper(Line(slope=4), radius=RADIUS, steps=6, step_size=0.01)
     curve = robustness_curve(model, x, y, EPS, budget="quick")
-    theory = curve.details["theory"]
+    bound, closed = curve.theorems()
+    assert bound.applicable
+    assert closed.applicable
     # Measured boundary distances are upper bounds; here they are nearly exact.
-    for measured, bound in zip(
-        (curve.error_at(a) for a in curve.alphas), theory["theorem1"], strict=True
-    ):
-        assert measured <= bound + 0.04
+    for alpha in curve.alphas:
+        assert curve.error_at(alpha) <= bound.error_at(alpha) + 0.04

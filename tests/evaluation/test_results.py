@@ -18,7 +18,7 @@ from cpr_wrap.evaluation import (
     verify_curve,
     verify_result,
 )
-from cpr_wrap.metrics import RobustnessCurve
+from cpr_wrap.metrics import About, Check, Points, RobustnessCurve
 from cpr_wrap.objective import objective
 from cpr_wrap.rules import AcceptAll, Confidence
 from cpr_wrap.selective import SelectiveClassifier
@@ -34,19 +34,23 @@ def evaluated():
 
 def test_a_saved_result_comes_back_whole(evaluated, tmp_path):
     model, _, _, curve = evaluated
-    folder = save_result(curve, tmp_path / "run", extra={"model": "local:x", "command": "c"})
+    told = replace(
+        curve,
+        about=About(name="run", model="local:x", command="c", classes=("a", "b")),
+        checks=(Check(name="it holds", passed=None, detail="not asked"),),
+    )
+    folder = save_result(told, tmp_path / "run")
     back = load_result(folder)
     assert back.records == curve.records
-    assert back.alphas == curve.alphas
-    assert back.details["model"] == "local:x"
-    assert back.details["provenance"] == curve.details["provenance"]
-    for name, points in curve.details["points"].items():
-        assert torch.equal(points, back.details["points"][name])
+    for name in ("alphas", "about", "origins", "passes", "settings", "provenance", "checks"):
+        assert getattr(back, name) == getattr(told, name), name
+    for name, points in vars(curve.points).items():
+        assert torch.equal(points, getattr(back.points, name))
     content = json.loads((folder / "result.json").read_text())
-    assert content["schema"] == 1
-    assert content["name"] == "run"
-    assert {"settings", "versions", "digests", "passes", "curve", "losses"} <= set(content)
-    assert [row["name"] for row in content["losses"]][:2] == ["step:0", "step:0.01"]
+    assert content["schema"] == 2
+    losses = content["figures"]["losses"]
+    assert [row["name"] for row in losses][:2] == ["step:0", "step:0.01"]
+    assert load_result(folder, points=False).points is None
     assert verify_result(folder, model).holds
 
 
@@ -63,19 +67,32 @@ def test_damaged_or_missing_results_are_refused(evaluated, tmp_path):
     with pytest.raises(ValueError, match="expected an object, got list"):
         load_result(folder)
     file.write_text(json.dumps({**json.loads(text), "schema": 99}))
-    with pytest.raises(ValueError, match="expected schema 1, got 99"):
+    with pytest.raises(ValueError, match="expected schema 2, got 99"):
+        load_result(folder)
+    old = {"schema": 1, "versions": {"cpr_wrap": "0.1.0"}}
+    file.write_text(json.dumps(old))
+    with pytest.raises(ValueError, match=r"got 1, written by cpr-wrap 0\.1\.0; evaluate again"):
+        load_result(folder)
+    file.write_text(json.dumps({**json.loads(text), "images": "many"}))
+    with pytest.raises(ValueError, match=r"result.json is damaged: images: "):
         load_result(folder)
     file.write_text(text)
     points = folder / "adversarial.safetensors"
-    points.write_bytes(points.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"adversarial.safetensors is damaged"):
+    kept = points.read_bytes()
+    points.write_bytes(kept[:100])
+    with pytest.raises(ValueError, match=r"adversarial.safetensors is not the file that"):
+        load_result(folder)
+    points.write_bytes(kept)
+    lines = (folder / "per_image.jsonl").read_text().splitlines()
+    (folder / "per_image.jsonl").write_text("\n".join(lines[1:]) + "\n")
+    with pytest.raises(ValueError, match=r"per_image.jsonl is not the file .* mixes two runs"):
         load_result(folder)
 
 
 def tampered(curve: RobustnessCurve, kind: str, row: int, point) -> RobustnessCurve:
-    points = {name: tensor.clone() for name, tensor in curve.details["points"].items()}
+    points = {name: tensor.clone() for name, tensor in vars(curve.points).items()}
     points[kind][row] = point
-    return replace(curve, details={**curve.details, "points": points})
+    return replace(curve, points=Points(**points))
 
 
 def test_the_checker_sees_what_does_not_hold(evaluated):
@@ -106,7 +123,7 @@ def test_the_checker_sees_mistakes_that_are_none(evaluated):
 
 def test_verification_needs_points_and_a_model(evaluated, tmp_path):
     model, _, _, curve = evaluated
-    bare = replace(curve, details={})
+    bare = replace(curve, points=None)
     with pytest.raises(ValueError, match="no adversarial inputs to check"):
         verify_curve(model, bare)
     folder = save_result(curve, tmp_path)
@@ -122,7 +139,8 @@ def test_a_bundled_result_is_verified_from_its_address(tmp_path):
     data = load_data("mnist", "robust", num=2)
     model = load("bundled:mnist-compact-at", rule=Confidence(threshold=0.9))
     curve = robustness_curve(model, data.images, data.labels, 0.3, budget="quick")
-    folder = save_result(curve, tmp_path, extra={"model": "bundled:mnist-compact-at"})
+    about = About(model="bundled:mnist-compact-at")
+    folder = save_result(replace(curve, about=about), tmp_path)
     answer = verify_result(folder)
     assert answer.holds, answer.problems
 
@@ -130,26 +148,40 @@ def test_a_bundled_result_is_verified_from_its_address(tmp_path):
 def test_an_estimate_scales_a_probe(evaluated):
     model, x, y, curve = evaluated
     cost = estimate_cost(model, x, y, 0.1, budget="quick", num=1000, probe=len(x))
-    assert cost.passes_per_image == pytest.approx(curve.details["passes_total"]["per_image"])
+    assert cost.passes_per_image == pytest.approx(curve.passes_per_image)
     assert cost.passes == pytest.approx(1000 * cost.passes_per_image)
     assert (cost.images, cost.probed) == (1000, len(x))
     assert cost.seconds > 0
     assert estimate_cost(model, x, y, 0.1, budget="quick", probe=1).images == len(x)
 
 
+def test_an_estimate_includes_the_audit(monkeypatch):
+    model, x, y = make("cpr")
+
+    def audit(model, curve):
+        model(x[:1])  # so many passes as a verdict costs
+        return ()
+
+    monkeypatch.setattr("cpr_wrap.evaluation.estimate.audit", audit)
+    plain = estimate_cost(model, x, y, 0.1, budget="quick", probe=2)
+    whole = estimate_cost(model, x, y, 0.1, budget="quick", probe=2, audited=True)
+    assert plain.audit_passes == 0
+    assert whole.audit_passes == model.rule.cost.total
+    assert whole.passes == plain.passes + whole.audit_passes
+
+
 def test_fingerprints_tell_objectives_apart_that_share_a_name():
-    one = objective("X")(lambda view, y, target: (view.logits.sum(dim=1),))
-    two = objective("X")(lambda view, y, target: (-view.logits.sum(dim=1),))
-    same = objective("X")(lambda view, y, target: (view.logits.sum(dim=1),))
-    assert one.fingerprint == same.fingerprint != two.fingerprint
+    one = objective("X")(lambda view: (view.logits.sum(dim=1),))
+    two = objective("X")(lambda view: (-view.logits.sum(dim=1),))
+    assert one.fingerprint == one.fingerprint != two.fingerprint
 
 
 def test_no_rule_no_inner_records():
     model, x, y = make("none")
     assert isinstance(model.rule, AcceptAll)
     curve = robustness_curve(model, x, y, 0.1, budget="quick")
-    assert curve.details["theory"] is None
-    assert all(p["rejected"] is None for p in curve.details["provenance"])
+    assert curve.theorems() is None
+    assert all(origins.rejected is None for origins in curve.origins)
 
 
 def test_risk_and_coverage_clean_and_under_attack():
@@ -165,6 +197,7 @@ def test_risk_and_coverage_clean_and_under_attack():
         float(broken.double().mean())
     )
     assert found["attacked"].augrc > found["clean"].augrc
-    summary = curve.details["risk_coverage"]
-    assert summary["attacked"]["aurc"] == found["attacked"].aurc
-    assert robustness_curve(*make("none"), 0.1, budget="quick").details["risk_coverage"] is None
+    assert curve.coverage.attacked_aurc == found["attacked"].aurc
+    assert robustness_curve(*make("none"), 0.1, budget="quick").coverage is None
+    with pytest.raises(ValueError, match="expected a curve with its points"):
+        risk_coverages(model, replace(curve, points=None))

@@ -3,14 +3,14 @@ from __future__ import annotations
 import math
 from math import comb
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from cpr_wrap.metrics import bootstrap_interval, bootstrap_means, clopper_pearson
-from cpr_wrap.metrics import intervals as module
+from cpr_wrap.metrics import clopper_pearson, mean_interval, share_band
 
 
 @settings(max_examples=40)
@@ -48,59 +48,63 @@ def test_exact_intervals_cover_at_least_as_often_as_they_say():
         assert sum(comb(n, k) * p**k * (1 - p) ** (n - k) for k in inside) >= level
 
 
-def test_bootstrap_means_have_the_mean_and_spread_of_theory():
-    values = torch.arange(100, dtype=torch.float64)
-    means = bootstrap_means(values, resamples=5000, seed=1)
-    spread = values.std(correction=0).item() / 10
-    assert means.mean().item() == pytest.approx(49.5, abs=4 * spread / math.sqrt(5000))
-    assert means.std().item() == pytest.approx(spread, rel=0.05)
+def test_a_band_is_made_of_exact_intervals():
+    band = share_band(torch.tensor([0, 3, 20]), 20, 0.9)
+    singles = [clopper_pearson(k, 20, 0.9) for k in (0, 3, 20)]
+    assert band.low.tolist() == [single.low for single in singles]
+    assert band.high.tolist() == [single.high for single in singles]
 
 
-def test_the_band_holds_its_share_of_the_resampled_means():
-    values = torch.arange(200, dtype=torch.float64)
-    means = bootstrap_means(values, resamples=2000, seed=9)
-    interval = bootstrap_interval(values, level=0.8, resamples=2000, seed=9)
-    assert (means < interval.low).double().mean().item() == pytest.approx(0.1, abs=0.002)
-    assert (means > interval.high).double().mean().item() == pytest.approx(0.1, abs=0.002)
+def test_a_share_gets_the_exact_interval():
+    values = torch.tensor([0.0] * 17 + [1.0] * 3)
+    assert mean_interval(values) == clopper_pearson(3, 20)
 
 
-def test_columns_share_their_draws():
-    values = torch.rand(20, 1, generator=torch.Generator().manual_seed(0)).double()
-    means = bootstrap_means(torch.cat([values, 2 * values], dim=1), resamples=50)
-    torch.testing.assert_close(means[:, 1], 2 * means[:, 0])
+def test_other_means_get_a_bootstrap_as_wide_as_theory_says():
+    values = torch.arange(100, dtype=torch.float64) / 100
+    interval = mean_interval(values, 0.95, resamples=4000)
+    width = 2 * 1.96 * values.std(correction=0).item() / 10
+    assert interval.method == "bootstrap"
+    assert interval.high - interval.low == pytest.approx(width, rel=0.08)
+    assert (interval.low + interval.high) / 2 == pytest.approx(0.495, abs=0.01)
 
 
-def test_memory_blocks_change_nothing(monkeypatch):
-    values = torch.arange(10.0)
-    whole = bootstrap_means(values, resamples=17, seed=5)
-    monkeypatch.setattr(module, "_BLOCK", 30)
-    torch.testing.assert_close(bootstrap_means(values, resamples=17, seed=5), whole)
+@pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("count", [1, 5, 200])
+def test_no_interval_is_a_single_number(value, count):
+    interval = mean_interval(torch.full((count,), value))
+    assert 0 <= interval.low <= value <= interval.high <= 1
+    assert interval.high - interval.low > 0.01
+
+
+def test_hoeffdings_interval_is_the_closed_form():
+    interval = mean_interval(torch.full((50,), 0.5), 0.9)
+    assert interval.method == "hoeffding"
+    assert interval.high - 0.5 == pytest.approx(math.sqrt(math.log(20) / 100))
 
 
 def test_draws_follow_their_seed_and_leave_the_global_generator_alone():
-    values = torch.arange(10.0)
-    before = torch.get_rng_state()
-    assert torch.equal(bootstrap_means(values, seed=1), bootstrap_means(values, seed=1))
-    assert not torch.equal(bootstrap_means(values, seed=1), bootstrap_means(values, seed=2))
+    values = torch.arange(10.0) / 10
+    before, numeric = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    assert mean_interval(values, seed=1) == mean_interval(values, seed=1)
+    assert mean_interval(values, seed=1) != mean_interval(values, seed=2)
     assert torch.equal(torch.get_rng_state(), before)
+    assert np.random.get_state()[1].tolist() == numeric
 
 
 def test_an_interval_reads_well():
-    interval = bootstrap_interval(torch.tensor([0.5, 0.5]), seed=7, resamples=3)
-    assert str(interval) == "[0.5000, 0.5000]"
-    assert (interval.seed, interval.resamples, interval.level) == (7, 3, 0.95)
+    assert str(clopper_pearson(1, 1)) == "[0.0250, 1.0000]"
 
 
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: clopper_pearson(3, 2), "got 3 successes in 2 trials"),
+        (lambda: clopper_pearson(3, 2), r"got \[3\] successes in 2 trials"),
         (lambda: clopper_pearson(-1, 2), "expected 0 <= successes <= trials"),
         (lambda: clopper_pearson(0, 0), "at least one trial"),
         (lambda: clopper_pearson(1, 2, 1.0), "level: expected a number between 0 and 1"),
-        (lambda: bootstrap_interval(torch.ones(2), level=95), "level: expected a number between"),
-        (lambda: bootstrap_means(torch.ones(0)), "values of at least one image"),
-        (lambda: bootstrap_means(torch.ones(2), resamples=0), "resamples: expected at least 1"),
+        (lambda: mean_interval(torch.ones(2), level=95), "level: expected a number between"),
+        (lambda: mean_interval(torch.ones(0)), "values of at least one image"),
     ],
 )
 def test_wrong_requests_are_refused(call, text):

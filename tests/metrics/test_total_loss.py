@@ -105,10 +105,10 @@ def test_the_trapezoid_approaches_the_exact_rule(records):
     curve = RobustnessCurve(records, alphas=dense)
     for t in (1, 2, 4):
         # Lines misplace each jump by at most one step, where the ramp's slope is at most t.
-        coarse = curve.total_robust_loss(RampLoss(t), rule="trapezoid", spacing=step)
+        coarse = curve.total_robust_loss(RampLoss(t), method="trapezoid", spacing=step)
         assert coarse == pytest.approx(curve.total_robust_loss(RampLoss(t)), abs=2 * t * step)
     table = TableLoss(((0.0, 0.7), (0.4, 0.6), (1.0, 0.1)))
-    coarse = curve.total_robust_loss(table, rule="trapezoid", spacing=step)
+    coarse = curve.total_robust_loss(table, method="trapezoid", spacing=step)
     assert coarse == pytest.approx(curve.total_robust_loss(table), abs=2 * step)
 
 
@@ -125,13 +125,13 @@ def test_the_trapezoid_is_exact_for_constant_losses_too(records):
 def test_the_trapezoid_of_a_straight_curve():
     """With s(alpha) = alpha, the integral of t · alpha · (1 - alpha)^(t - 1) is 1 / (t + 1)."""
     curve = RobustnessCurve(make([INF] * 2, [0.2, 0.2]), alphas=(0.0, 1.0))
-    assert curve.total_robust_loss("ramp:1", rule="trapezoid") == pytest.approx(1 / 2, abs=1e-12)
-    assert curve.total_robust_loss("ramp:2", rule="trapezoid") == pytest.approx(1 / 3, abs=1e-4)
-    assert curve.total_robust_loss("ramp:3", rule="trapezoid") == pytest.approx(1 / 4, abs=1e-4)
-    assert curve.total_robust_loss("step:0.3", rule="trapezoid") == pytest.approx(0.3)
-    square = curve.total_robust_loss(lambda r: (1 - r / 0.2) ** 2, rule="trapezoid")
+    assert curve.total_robust_loss("ramp:1", method="trapezoid") == pytest.approx(1 / 2, abs=1e-12)
+    assert curve.total_robust_loss("ramp:2", method="trapezoid") == pytest.approx(1 / 3, abs=1e-4)
+    assert curve.total_robust_loss("ramp:3", method="trapezoid") == pytest.approx(1 / 4, abs=1e-4)
+    assert curve.total_robust_loss("step:0.3", method="trapezoid") == pytest.approx(0.3)
+    square = curve.total_robust_loss(lambda r: (1 - r / 0.2) ** 2, method="trapezoid")
     assert square == pytest.approx(1 / 3, abs=1e-4)
-    assert curve.total_robust_loss("ramp:0.5", rule="trapezoid") == pytest.approx(2 / 3, abs=1e-3)
+    assert curve.total_robust_loss("ramp:0.5", method="trapezoid") == pytest.approx(2 / 3, abs=1e-3)
 
 
 # CCAT's rows in the paper's tables of total robust losses. Step losses print the curve, and CCAT's
@@ -154,7 +154,7 @@ def test_the_trapezoid_gives_the_papers_numbers(case):
     radii = [a * 0.3 for a, n in zip(alphas, counts, strict=True) for _ in range(n)]
     curve = RobustnessCurve(make([INF] * 1000, radii, eps=0.3))
     for t, expected in zip((1, 2, 3, 4), published, strict=True):
-        total = curve.total_robust_loss(RampLoss(t), rule="trapezoid")
+        total = curve.total_robust_loss(RampLoss(t), method="trapezoid")
         # Both the curve and the loss are printed to three digits.
         assert total == pytest.approx(expected, abs=0.0011)
 
@@ -207,7 +207,7 @@ def test_per_image_losses_are_checked_between_grid_points(curve):
 def test_losses_are_checked_before_use(curve):
     for rule in ("exact", "trapezoid"):
         with pytest.raises(ValueError, match="expected a function that never rises"):
-            curve.total_robust_loss(lambda r: r, rule=rule)
+            curve.total_robust_loss(lambda r: r, method=rule)
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
         curve.total_robust_loss(lambda r, index: 1.0)
 
@@ -215,10 +215,7 @@ def test_losses_are_checked_before_use(curve):
 def test_the_trapezoid_says_what_it_needs(curve):
     for spacing in (0.0, -0.1, 0.03, 2.0):
         with pytest.raises(ValueError, match=r"spacing: expected a divisor of 1 such as 0.01"):
-            curve.total_robust_loss("ramp:1", rule="trapezoid", spacing=spacing)
-    narrow = RobustnessCurve(curve.records, alphas=(0.0, 0.5))
-    with pytest.raises(ValueError, match="include 0 and 1 in alphas"):
-        narrow.total_robust_loss("ramp:1", rule="trapezoid")
+            curve.total_robust_loss("ramp:1", method="trapezoid", spacing=spacing)
 
 
 def test_the_papers_losses_all_have_a_total(curve):

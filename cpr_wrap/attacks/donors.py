@@ -1,0 +1,170 @@
+"""Donors: natural images of the target class, from which a search may start.
+
+A restart from the image itself, or from noise, has to find its way into the target class by
+gradients alone. A restart from an image of that class, pulled into the allowed set, begins near it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from cpr_wrap._checks import check_images, check_labels
+from cpr_wrap._files import digest
+from cpr_wrap.geometry import ThreatModel, per_row
+
+_AT_A_TIME = 16_000_000  # pixels compared at once
+
+
+@dataclass(frozen=True, eq=False)
+class Donors:
+    """Images of known classes.
+
+    Attributes:
+        images: Images `(D, ...)`.
+        labels: Their classes `(D,)`.
+        source: Where they come from, for results.
+    """
+
+    images: Tensor
+    labels: Tensor
+    source: str = "given"
+    key: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        check_images(self.images, "donors")
+        check_labels(self.labels, len(self.images), name="donors' labels")
+        key = digest(self.images.float(), self.labels.long())[:16]
+        object.__setattr__(self, "key", key)
+
+    def __repr__(self) -> str:
+        return f"Donors({self.text})"
+
+    @property
+    def text(self) -> str:
+        """Source, number and digest."""
+        return f"{self.source}, {len(self.labels)} images, {self.key}"
+
+    def to(self, like: Tensor) -> Donors:
+        """The same on the device and in the type of some images."""
+        return Donors(self.images.to(like), self.labels.to(like.device), self.source)
+
+
+def per_class(images: Tensor, labels: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """The first `most` images of every class, class by class."""
+    classes = labels.unique().tolist()
+    rows = torch.cat([(labels == label).nonzero().flatten()[:most] for label in classes])
+    return images[rows], labels[rows]
+
+
+def nearest(
+    x: Tensor, target: Tensor, donors: Donors, eps: float, threat: ThreatModel, count: int
+) -> tuple[Tensor, Tensor]:
+    """The donors of the target classes that lie nearest to the allowed sets.
+
+    Args:
+        x: Images `(N, ...)`.
+        target: Target classes `(N, T)`.
+        donors: The donors.
+        eps: Radius of the sets.
+        threat: Their shape.
+        count: How many of each class.
+
+    Returns:
+        Positions among the donors `(N, T, count)`, and whether there are as many `(N, T, count)`.
+    """
+    places = torch.zeros(*target.shape, count, dtype=torch.int64, device=x.device)
+    there = torch.zeros_like(places, dtype=torch.bool)
+    for label in target.unique().tolist():
+        pool = (donors.labels == label).nonzero().flatten()
+        image, column = (target == label).nonzero(as_tuple=True)
+        if not len(pool):
+            continue
+        step = max(1, _AT_A_TIME // (len(pool) * x[0].numel()))
+        for some, columns in zip(image.split(step), column.split(step), strict=True):
+            far = _distance_to_set(x[some], donors.images[pool], eps, threat)
+            order = far.argsort(dim=1, stable=True)[:, :count]
+            places[some, columns, : order.shape[1]] = pool[order]
+            there[some, columns, : order.shape[1]] = True
+    return places, there
+
+
+def _distance_to_set(x: Tensor, donors: Tensor, eps: float, threat: ThreatModel) -> Tensor:
+    """How much of each donor `(D, ...)` is lost by projecting it, sum of pixels `(N, D)`."""
+    count = len(donors)
+    centres = x.repeat_interleave(count, dim=0)
+    points = donors.repeat(len(x), *(1,) * (x.dim() - 1))
+    lost = (threat.project(points, centres, eps) - points).abs().flatten(1).sum(dim=1)
+    return lost.view(len(x), count)
+
+
+Form = Callable[[Tensor, Tensor, Tensor | float, ThreatModel], Tensor]
+
+
+def _projected(x: Tensor, donor: Tensor, eps: Tensor | float, threat: ThreatModel) -> Tensor:
+    """The donor itself, pulled into the set."""
+    return threat.project(donor, x, eps)
+
+
+def _corner(x: Tensor, donor: Tensor, eps: Tensor | float, threat: ThreatModel) -> Tensor:
+    """Every pixel pushed as far as allowed, up where the donor is bright and down elsewhere."""
+    sign = torch.where(donor > 0.25, 1.0, -1.0).to(x.dtype)
+    return threat.project(x + 2 * per_row(eps, x) * sign, x, eps)
+
+
+def _pushed(x: Tensor, donor: Tensor, eps: Tensor | float, threat: ThreatModel) -> Tensor:
+    """Three times the way to the donor, pulled into the set."""
+    return threat.project(x + 3 * (donor - x), x, eps)
+
+
+FORMS: dict[str, Form] = {"projected": _projected, "corner": _corner, "pushed": _pushed}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DonorStarts:
+    """Restarts from donors of the target classes, the most promising first.
+
+    Attributes:
+        near: Nearest donors of each class that are tried.
+        offset: Leave out so many of the nearest, which other restarts have had.
+        forms: How a donor becomes a start.
+        screen: Of rules with a costly verdict, how many of the best at z are asked about it.
+        keep: Restarts per image.
+        skip: Leave out so many of the best, which another stage has had.
+        distinct: Whether the restarts of an image aim at different classes.
+        targets: How many of the likeliest classes donors are taken from.
+    """
+
+    near: int = 6
+    offset: int = 0
+    forms: tuple[str, ...] = ("projected", "corner")
+    screen: int = 6
+    keep: int = 2
+    skip: int = 0
+    distinct: bool = True
+    targets: int = 9
+
+    def __post_init__(self) -> None:
+        for name in self.forms:
+            if name not in FORMS:
+                raise ValueError(f"forms: expected names among {', '.join(FORMS)}, got {name!r}")
+        least = min(self.near, self.screen, self.keep, self.targets)
+        if least < 1 or min(self.skip, self.offset) < 0:
+            raise ValueError(f"expected counts of at least 1, got {self}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearMisses:
+    """Restarts from the best points that earlier searches for mistakes ended at.
+
+    Attributes:
+        keep: Restarts per image.
+        within: Leave out points that are farther from success than this share of the clean image's
+            distance to the other side; more effort is wasted on them.
+    """
+
+    keep: int = 1
+    within: float = 0.5

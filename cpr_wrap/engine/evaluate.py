@@ -1,0 +1,261 @@
+"""Evaluates blocks one by one: stages in order, each finished unit stored, each cost counted."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from cpr_wrap._source import source_text
+from cpr_wrap.attacks.adaptive import Attack, FunctionAttack, Stage
+from cpr_wrap.attacks.donors import Donors
+from cpr_wrap.attacks.ensemble import MOST_TARGETS
+from cpr_wrap.engine.block import Block, Found, rank_targets
+from cpr_wrap.engine.images import Images
+from cpr_wrap.engine.memory import NO_ROOM, is_out_of_memory
+from cpr_wrap.engine.partial import Underway
+from cpr_wrap.engine.precision import Precision
+from cpr_wrap.engine.stages import run_stage
+from cpr_wrap.engine.store import Recorder, Store, Unit
+from cpr_wrap.meter import Passes, count_passes
+from cpr_wrap.metrics.evidence import StageCost
+from cpr_wrap.objective import Goal, Targets
+from cpr_wrap.selective import SelectiveClassifier, rule_config
+
+CLEAN_STAGE = "clean"
+_DOUBTFUL = 0.1  # share of replayed points that may round to another verdict
+
+
+def stage_text(stage: Stage, *, strict: bool = False) -> str:
+    """A text that is the same in every process and differs where the stage or its code does.
+
+    Args:
+        stage: The stage.
+        strict: Whether code that cannot be read is an error; the text is without it otherwise.
+    """
+    text = repr(stage)
+    code: Any = type(stage)
+    if isinstance(stage, Attack):
+        code = stage.objective.terms
+    elif isinstance(stage, FunctionAttack):
+        text, code = stage.name, stage.function
+    elif code.__module__.startswith("cpr_wrap."):
+        return text  # the engine's revision stands for our own code
+    try:
+        return f"{text}#{zlib.crc32(source_text(code).encode()):08x}"
+    except ValueError:
+        if strict:
+            raise
+        return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """All that the evaluation of a block depends on beside its images.
+
+    Attributes:
+        model: The selective classifier.
+        stages: What is done, in order.
+        eps: The budget.
+        norm: Its norm.
+        seed: The run's seed.
+        batch_size: Rows in a batch; 0 while that is open.
+        precision: How searches run the network.
+        donors: Images of known classes that searches may start from.
+        plan: Name of this list of stages among those that share a store.
+    """
+
+    model: SelectiveClassifier
+    stages: tuple[Stage, ...]
+    eps: float
+    norm: str
+    seed: int
+    batch_size: int
+    precision: Precision
+    donors: Donors | None = None
+    plan: str = "main"
+
+    @cached_property
+    def searcher(self) -> SelectiveClassifier:
+        """What searches run, made once: compiling a copy for every block would cost more."""
+        return self.precision.model(self.model)
+
+    def key(self) -> dict[str, Any]:
+        """All of it but the model's weights, as plain data."""
+        return {
+            "rule": rule_config(self.model.rule),
+            "eps": self.eps,
+            "norm": self.norm,
+            "seed": self.seed,
+            "batch_size": self.batch_size or "auto",
+            **asdict(self.precision),
+            "donors": "" if self.donors is None else self.donors.text,
+            "stages": [stage_text(stage, strict=True) for stage in self.stages],
+        }
+
+    def block(self, images: Images) -> Block:
+        """A block about which nothing is known."""
+        return Block(
+            self.model,
+            images.x,
+            images.y,
+            images.index,
+            eps=self.eps,
+            norm=self.norm,
+            batch_size=self.batch_size,
+            precision=self.precision,
+            searcher=self.searcher,
+            donors=None if self.donors is None else self.donors.to(images.x),
+        )
+
+
+Listener = Callable[[Block, str, Passes], None]
+
+
+def evaluate_block(
+    work: Work,
+    images: Images,
+    store: Store | None = None,
+    *,
+    given: Found | None = None,
+    listener: Listener | None = None,
+) -> tuple[Block, list[Unit]]:
+    """Run all stages on a block, or replay them from the store.
+
+    Args:
+        work: What to do.
+        images: On what.
+        store: Where finished units are read and written.
+        given: Accepted mistakes found elsewhere, taken as known from the start (for ablations).
+        listener: Called after every unit.
+
+    Returns:
+        The block as the last stage left it, and its units.
+    """
+    block = work.block(images)
+    if given is not None:
+        block.found[Goal.ACCEPTED_MISTAKE] = given
+    key = images.digest if store is not None else ""
+    units = [] if store is None else _replay(block, work, store, key)
+    for unit in units:
+        if listener is not None:
+            listener(block, unit.stage, unit.passes)
+    go_on(work, block, units, store, key, listener=listener)
+    return block, units
+
+
+def go_on(
+    work: Work,
+    block: Block,
+    units: list[Unit],
+    store: Store | None,
+    key: str,
+    *,
+    listener: Listener | None = None,
+) -> None:
+    """Do the stages of `work` that a block has not had yet, and append their units."""
+    for number in range(len(units), len(work.stages) + 1):
+        unit = None if store is None else store.load(key, work.plan, number)
+        if unit is not None:
+            unit.replay(block)
+        else:
+            unit = _do(block, work, number, store, key)
+            if store is not None:
+                store.save(key, work.plan, number, unit)
+        units.append(unit)
+        if listener is not None:
+            listener(block, unit.stage, unit.passes)
+
+
+def _replay(block: Block, work: Work, store: Store, key: str) -> list[Unit]:
+    """Bring a block to where the store has it, if the model still says so.
+
+    What no key can see may have changed: every replayed point is put to the model again.
+    """
+    saved = block.snapshot()
+    units: list[Unit] = []
+    while len(units) <= len(work.stages):
+        unit = store.load(key, work.plan, len(units))
+        if unit is None:
+            break
+        unit.replay(block)
+        units.append(unit)
+    if not units:
+        return units
+    asked, lost = block.doubtful_points()
+    if not lost:
+        return units
+    said = f"{lost} of {asked} stored points in {store.path} do not hold for this model any more"
+    if lost <= max(1.0, _DOUBTFUL * asked):
+        warnings.warn(f"{said}; so few may be rounding, and they are kept", stacklevel=2)
+        return units
+    warnings.warn(f"{said}: stored work on these images is done again", stacklevel=2)
+    block.restore(saved)
+    store.discard(key, work.plan)
+    return []
+
+
+def _do(block: Block, work: Work, number: int, store: Store | None, key: str) -> Unit:
+    """Do one unit; after running out of memory once more from its beginning, in half batches."""
+    recorder = Recorder(block)
+    saved = block.snapshot()
+    with count_passes() as passes:
+        file = None if store is None else store.partial(key, work.plan, number)
+        unit = Underway(block, passes, file)
+        while True:
+            try:
+                name = _run(block, work, number, unit)
+                break
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                if block.batch_size == 1:
+                    raise RuntimeError(NO_ROOM) from error
+                block.restore(saved)
+                block.batch_size = max(1, block.batch_size // 2)
+                unit.state = None
+                unit.note = f"out of memory: redone with batches of {block.batch_size}"
+    note = "; ".join(filter(None, [unit.note, *sorted(block.notes)]))
+    block.notes.clear()
+    return recorder.unit(name, passes, unit.seconds, first=number == 0, note=note)
+
+
+def _run(block: Block, work: Work, number: int, unit: Underway) -> str:
+    if number == 0:
+        block.judge_clean()
+        rank_targets(block, _most_targets(work.stages))
+        return CLEAN_STAGE
+    stage = work.stages[number - 1]
+    run_stage(block, stage, work.seed, state=unit.state, after_tick=unit.after_tick)
+    return stage.name
+
+
+def _most_targets(stages: Sequence[Stage]) -> int:
+    """How many target classes the stages can ask for: all, if any attack aims at all."""
+    wanted = [MOST_TARGETS]
+    for stage in stages:
+        if isinstance(stage, Attack) and stage.objective.targets is not Targets.NONE:
+            wanted.append(sys.maxsize if stage.targets is None else stage.targets)
+    return max(wanted)
+
+
+def stage_costs(units: Sequence[Sequence[Unit]]) -> tuple[StageCost, ...]:
+    """Sum up units of many blocks, stage by stage."""
+    rows = []
+    for column in zip(*units, strict=True):
+        passes = sum((unit.passes for unit in column), Passes())
+        rows.append(
+            StageCost(
+                attack=column[0].stage,
+                forwards=passes.forwards,
+                backwards=passes.backwards,
+                seconds=sum(unit.seconds for unit in column),
+                found_outer=sum(unit.changed(Goal.ACCEPTED_MISTAKE) for unit in column),
+                found_rejected=sum(unit.changed(Goal.REJECTED) for unit in column),
+            )
+        )
+    return tuple(rows)

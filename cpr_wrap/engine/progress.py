@@ -1,0 +1,269 @@
+"""Tells how far an evaluation is, to a function or as a bar in the terminal.
+
+Its unit is the pass. What a stage costs is measured on the blocks that it has finished; before that
+it is guessed from its settings.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import Self
+
+from cpr_wrap.attacks.adaptive import Attack, Halving, Stage
+from cpr_wrap.engine import ranks
+from cpr_wrap.engine.block import Block
+from cpr_wrap.meter import Passes, count_passes
+from cpr_wrap.objective import Goal, Targets
+from cpr_wrap.rule import RejectionRule
+
+_UNKNOWN = 300.0  # passes per image of an attack from elsewhere
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """Where an evaluation stands.
+
+    Attributes:
+        images_done: Images finished.
+        images: Images in all.
+        attack: The stage that has just ended.
+        fraction: Share of the expected passes done.
+        passes: Sample-passes so far.
+        passes_expected: Sample-passes in all, as far as can be told.
+        seconds: Time so far.
+        seconds_left: An estimate of the time to come.
+        error_at_0: Robust error at alpha = 0 among the images seen so far.
+        error_at_1: The same at alpha = 1.
+    """
+
+    images_done: int
+    images: int
+    attack: str
+    fraction: float
+    passes: int
+    passes_expected: int
+    seconds: float
+    seconds_left: float
+    error_at_0: float
+    error_at_1: float
+
+
+def guess(stages: Iterable[Stage], rule: RejectionRule) -> list[float]:
+    """Passes per image that the clean verdict and each stage may take, from their settings."""
+    return [float(rule.cost.total), *(_guess(stage, rule) for stage in stages)]
+
+
+def _guess(stage: Stage, rule: RejectionRule) -> float:
+    if isinstance(stage, Halving):
+        return float(stage.rounds * (1 if stage.goal is Goal.MISTAKE else rule.cost.total))
+    if not isinstance(stage, Attack):
+        return _UNKNOWN
+    asks = bool(stage.objective.path or stage.objective.score)
+    step = 2 + asks * (rule.stand_in() if stage.stand_in else rule).cost.total
+    starts = len(stage.starts) if isinstance(stage.starts, tuple) else 2
+    targets = 1 if stage.objective.targets is Targets.NONE else stage.targets or 9
+    return float(step * stage.steps * starts * targets * (stage.rounds or len(stage.alphas)))
+
+
+class Progress:
+    """Collects what the blocks report and passes it on. With several ranks, rank 0 speaks."""
+
+    def __init__(
+        self, tell: Callable[[Status], None] | None, images: int, costs: Sequence[float]
+    ) -> None:
+        self.tell = tell if ranks.rank() == 0 else None
+        self.images, self.guessed = images, costs
+        self.spent, self.seen = [0] * len(costs), [0] * len(costs)
+        self.unit = self.done = self.before = self.replayed = 0
+        self.reached = 0.0
+        self.started = time.perf_counter()
+        self.errors, self.errors_here = (0, 0), (0, 0)
+        self.attack = "starting"
+        self.meter, self.held = Passes(), ExitStack()
+
+    def __enter__(self) -> Self:
+        self.meter = self.held.enter_context(count_passes())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.held.close()
+
+    def listen(self, block: Block, stage: str, passes: Passes) -> None:
+        """Hear of a finished unit."""
+        self.spent[self.unit] += passes.total
+        self.seen[self.unit] += len(block)
+        self.unit += 1
+        # What comes from a store was paid for in another session.
+        self.replayed += max(0, passes.total - (self.meter.total - self.before))
+        self.before = self.meter.total
+        self.attack, self.errors_here = stage, _errors(block)
+        if self.tell is not None:
+            self.tell(self.status(len(block)))
+
+    def block_done(self, block: Block) -> None:
+        """Hear that a block is finished."""
+        at_0, at_1 = _errors(block)
+        self.errors, self.errors_here = (self.errors[0] + at_0, self.errors[1] + at_1), (0, 0)
+        self.done += len(block)
+        self.unit = 0
+
+    def status(self, under_way: int = 0) -> Status:
+        """Where the evaluation stands.
+
+        Args:
+            under_way: Images of the block that is not finished.
+        """
+        everyone = ranks.world_size()
+        done = sum(self.spent) + self.meter.total - self.before
+        total = max(done, self._total(self.images / everyone), 1)
+        seconds = time.perf_counter() - self.started
+        self.reached = max(self.reached, min(1.0, done / total))  # a bar does not run backwards
+        speed = max(1, done - self.replayed) / max(seconds, 1e-9)
+        seen = max(1, self.done + under_way)
+        errors = [sum(pair) / seen for pair in zip(self.errors, self.errors_here, strict=True)]
+        return Status(
+            images_done=min(self.images, self.done * everyone),
+            images=self.images,
+            attack=self.attack,
+            fraction=self.reached,
+            passes=done * everyone,
+            passes_expected=round(total * everyone),
+            seconds=seconds,
+            seconds_left=(total - done) / speed,
+            error_at_0=errors[0],
+            error_at_1=errors[1],
+        )
+
+    def _total(self, images: float) -> float:
+        """Passes that this rank's share of the images will have taken."""
+        known = [i for i, seen in enumerate(self.seen) if seen]
+        guessed = sum(self.guessed[i] * self.seen[i] for i in known)
+        scale = sum(self.spent) / guessed if guessed else 1.0
+        return sum(
+            spent + (images - seen) * (spent / seen if seen else scale * cost)
+            for spent, seen, cost in zip(self.spent, self.seen, self.guessed, strict=True)
+        )
+
+
+class _Bar(Progress):
+    """A bar in the terminal, on standard error so that results can be piped."""
+
+    def __init__(self, images: int, costs: Sequence[float]) -> None:
+        from rich.progress import BarColumn
+
+        super().__init__(None, images, costs)
+        self.bar = _display(self._look, BarColumn(bar_width=8), disable=ranks.rank() != 0)
+        self.bar.add_task("", total=1.0, more="")
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+        super().__exit__()
+
+    def _look(self) -> tuple[float, str, str]:
+        status = self.status()
+        found = [sum(pair) for pair in zip(self.errors, self.errors_here, strict=True)]
+        left = round(status.seconds_left)
+        clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
+        errors = "-".join(str(n * ranks.world_size()) for n in sorted(set(found)))
+        # The time comes first: what does not fit is cut off at the end.
+        text = (
+            f"{status.fraction:4.0%} {clock if status.passes else '-:--:--'} left "
+            f"{_short(status.passes)}/{_short(status.passes_expected)} passes "
+            f"{status.images_done}/{status.images} images {errors} errors"
+        )
+        return status.fraction, text, status.attack
+
+
+def _display(look: Callable[[], tuple[float, str, str]], *columns: Any, **options: Any) -> Any:
+    """A live line that looks, whenever it is drawn, at a share done, a text, and what is next."""
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TextColumn
+    from rich.table import Column
+
+    class Live(RichProgress):
+        def get_renderables(self) -> Iterable[Any]:
+            for task in self.tasks:
+                task.completed, task.description, task.fields["more"] = look()
+            yield from super().get_renderables()
+
+    # The text is shown whole on a terminal of 80 columns; what else there is gets the rest.
+    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    return Live(
+        *columns,
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[more]}", table_column=rest),
+        console=Console(stderr=True),
+        expand=True,
+        **options,
+    )
+
+
+@contextmanager
+def busy(what: str, after: float = 2.0) -> Iterator[None]:
+    """Show on standard error, after some seconds, that something goes on, and how much it did.
+
+    Args:
+        what: What is being done.
+        after: Seconds.
+    """
+    from rich.progress import SpinnerColumn
+
+    started = time.perf_counter()
+
+    def look() -> tuple[float, str, str]:
+        passes = f", {_short(spent.total)} passes" if spent.total else ""
+        return 0.0, f"{what}: {time.perf_counter() - started:.0f} s{passes}", ""
+
+    with count_passes() as spent:
+        display = _display(look, SpinnerColumn(), transient=True)
+        if ranks.rank() != 0 or not display.console.is_terminal:
+            yield
+            return
+        display.add_task("", more="")
+        timer = threading.Timer(after, display.start)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+            if display.live.is_started:
+                display.stop()
+
+
+def _short(number: float) -> str:
+    """A number in four characters: 950, 12k, 1.2M, 340M, 2.5G."""
+    for unit in ("", "k", "M", "G"):
+        if number < 999.5:
+            return f"{number:.1f}{unit}" if number < 9.95 and unit else f"{number:.0f}{unit}"
+        number /= 1000
+    return f"{number:.0f}T"
+
+
+def _errors(block: Block) -> tuple[int, int]:
+    broken = block.found[Goal.ACCEPTED_MISTAKE].known
+    rejected = block.found[Goal.REJECTED]
+    at_0 = int((broken | (rejected.distance == 0)).sum())
+    return at_0, int((broken | rejected.known).sum())
+
+
+def progress_from(
+    wish: bool | Callable[[Status], None] | None, images: int, costs: Sequence[float]
+) -> Progress:
+    """A reporter for what the caller asked for: True, a function, or nothing."""
+    if wish is True:
+        return _Bar(images, costs)
+    return Progress(wish or None, images, costs)

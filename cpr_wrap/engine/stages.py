@@ -1,0 +1,332 @@
+"""Runs stages on a block, tick by tick: between two ticks a stage is plain data, fit for a file."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cpr_wrap import noise
+from cpr_wrap.attacks.adaptive import Attack, Halving, Proposer, Stage, goal_of
+from cpr_wrap.attacks.given import GivenPoints
+from cpr_wrap.engine.block import Block
+from cpr_wrap.engine.search import Search
+from cpr_wrap.geometry import per_row
+from cpr_wrap.metrics.evidence import NO_TARGET, Origin
+from cpr_wrap.objective import Goal
+
+REVISION = 5
+"""Part of the key of stored work: raise it when a search may find other points than before."""
+
+State = dict[str, Any]
+"""Tensors, numbers and texts, in lists and dictionaries."""
+
+
+class StageRun(ABC):
+    """A stage under way. What it does next depends on the block and on its state alone."""
+
+    @abstractmethod
+    def advance(self) -> bool:
+        """Do a little, about one batch; return whether anything was left to do."""
+
+    @abstractmethod
+    def state(self) -> State:
+        """Where the run is; it shares memory with the run."""
+
+    @abstractmethod
+    def resume(self, state: State) -> None:
+        """Go to where a run of the same stage on the same block was."""
+
+
+def run_stage(
+    block: Block,
+    stage: Stage | GivenPoints,
+    seed: int,
+    *,
+    state: State | None = None,
+    after_tick: Callable[[StageRun], None] | None = None,
+) -> None:
+    """Do one stage of an evaluation on a block.
+
+    Args:
+        block: The block.
+        stage: The stage.
+        seed: The run's seed.
+        state: Where to go on, if the stage has been under way; the block must be as it was then.
+            It is emptied, for its tensors would take up memory as long as the stage lasts.
+        after_tick: Told after every tick.
+    """
+    run = _begin(block, stage, seed)
+    if state is not None:
+        run.resume(state)
+        state.clear()
+    while run.advance():
+        if after_tick is not None:
+            after_tick(run)
+
+
+def run_stages(block: Block, stages: Iterable[Stage], seed: int) -> None:
+    """Do several stages one after the other."""
+    for stage in stages:
+        run_stage(block, stage, seed)
+
+
+def _begin(block: Block, stage: Stage | GivenPoints, seed: int) -> StageRun:
+    if isinstance(stage, GivenPoints):
+        return _GivenRun(block, stage)
+    if isinstance(stage, Halving):
+        return _HalvingRun(block, stage)
+    if isinstance(stage, Attack):
+        return (_Shrinking if stage.rounds else _AtAlphas)(block, stage, seed)
+    return _ProposerRun(block, stage, seed)
+
+
+class _AtAlphas(StageRun):
+    """One search after the other, at every alpha of an attack."""
+
+    def __init__(self, block: Block, attack: Attack, seed: int) -> None:
+        self.block, self.attack, self.seed = block, attack, seed
+        self.found = block.found[attack.goal]
+        self.turn = 0
+        self.search: Search | None = None
+
+    def advance(self) -> bool:
+        if self.search is None:
+            self.search = self._next()
+        if self.search is None:
+            return False
+        if not self.search.advance():
+            self._learn()
+            self.search = None
+            self.turn += 1
+        return True
+
+    def _next(self) -> Search | None:
+        if self.turn == len(self.attack.alphas):
+            return None
+        block, goal = self.block, self.attack.goal
+        reach = self.attack.alphas[self.turn] * block.eps
+        # A point found in a smaller ball counts in this one too.
+        done = block.settled(goal) | (self.found.distance <= reach)
+        done = done | ~noise.sampled(block.index, self.attack.sample)
+        radius = torch.full_like(self.found.distance, reach)
+        return Search(block, self.attack, (~done).nonzero().flatten(), radius, self.seed)
+
+    def _learn(self) -> None:
+        """Draw conclusions from a search that is over."""
+
+    @property
+    def _number(self) -> int:
+        """The search's number for random starts: the same ones at every alpha."""
+        return 0
+
+    def state(self) -> State:
+        search = None if self.search is None else self.search.state()
+        return {"turn": self.turn, "search": search}
+
+    def resume(self, state: State) -> None:
+        self.turn = state["turn"]
+        if state["search"] is not None:
+            self.search = Search.resumed(
+                state["search"], self.block, self.attack, self.seed, turn=self._number
+            )
+
+
+class _Shrinking(_AtAlphas):
+    """Looks for the goal in ever smaller balls, image by image.
+
+    A success lengthens an image's next stride inwards, a miss halves it: the known radius is
+    usually close to the smallest one, and bisecting down from half of it would waste most rounds.
+    """
+
+    def __init__(self, block: Block, attack: Attack, seed: int) -> None:
+        super().__init__(block, attack, seed)
+        self.stride = torch.full_like(self.found.distance, attack.stride)
+        self.hopeless = torch.zeros_like(self.found.known)
+        self.open = ~self.hopeless  # images of the search under way
+        self.before = self.found.distance  # what was known when it began
+
+    def _next(self) -> Search | None:
+        if self.turn == self.attack.rounds:
+            return None
+        found, goal = self.found, self.attack.goal
+        # Where nothing is known yet, the whole ball comes first.
+        limit = self.block.limit(goal)
+        radius = torch.where(found.known, found.distance * (1 - self.stride), limit)
+        self.open = ~self.block.settled(goal) & ~self.hopeless
+        self.open = self.open & noise.sampled(self.block.index, self.attack.sample)
+        image = self.open.nonzero().flatten()
+        if len(image) == 0:
+            return None
+        self.before = found.distance.clone()
+        return Search(self.block, self.attack, image, radius, self.seed, turn=self._number)
+
+    def _learn(self) -> None:
+        known = self.before.isfinite()
+        missed = self.found.distance >= self.before
+        self.hopeless = self.hopeless | (self.open & missed & ~known)
+        longer = torch.where(known, (1.5 * self.stride).clamp_max(0.5), self.stride)
+        self.stride = torch.where(missed, self.stride / 2, longer)
+
+    @property
+    def _number(self) -> int:
+        return self.turn
+
+    def state(self) -> State:
+        tensors = {name: getattr(self, name) for name in ("stride", "hopeless", "open", "before")}
+        return {**super().state(), **tensors}
+
+    def resume(self, state: State) -> None:
+        super().resume(state)
+        self.stride, self.hopeless = state["stride"], state["hopeless"]
+        self.open, self.before = state["open"], state["before"]
+
+
+class _ProposerRun(StageRun):
+    """An attack from elsewhere, batch by batch."""
+
+    def __init__(self, block: Block, stage: Proposer, seed: int) -> None:
+        self.block, self.stage, self.seed = block, stage, seed
+        self.goal = goal_of(stage)
+        self.image = (~block.settled(self.goal)).nonzero().flatten()
+        self.done = 0
+
+    def advance(self) -> bool:
+        block = self.block
+        rows = self.image[self.done : self.done + block.batch_size]
+        if len(rows) == 0:
+            return False
+        x = block.x[rows]
+        points = self.stage.perturb(
+            block.model,
+            x,
+            block.y[rows],
+            block.eps,
+            norm=block.threat.name,
+            seed=self.seed,
+            index=block.index[rows],
+        )
+        _check_proposals(self.stage.name, points, x)
+        origin = Origin(attack=self.stage.name)
+        block.consider(rows, points.to(x), self.goal, block.eps, origin)
+        self.done += len(rows)
+        return True
+
+    def state(self) -> State:
+        return {"image": self.image, "done": self.done}
+
+    def resume(self, state: State) -> None:
+        self.image, self.done = state["image"], state["done"]
+
+
+def _check_proposals(name: str, points: object, x: Tensor) -> None:
+    """Refuse what would pass for an attack that finds nothing."""
+    if not isinstance(points, Tensor):
+        raise TypeError(
+            f"attack {name!r}: expected a tensor of points, got {type(points).__name__}"
+        )
+    _check_shape(name, points, x)
+    if not bool(points.isfinite().all()):
+        raise ValueError(f"attack {name!r}: expected finite points, got NaN or infinity")
+
+
+def _check_shape(name: str, points: Tensor, x: Tensor) -> None:
+    if points.shape != x.shape:
+        raise ValueError(
+            f"attack {name!r}: expected one point for each image, shape {tuple(x.shape)}, "
+            f"got shape {tuple(points.shape)}"
+        )
+
+
+class _GivenRun(StageRun):
+    """Judges points that were found elsewhere."""
+
+    def __init__(self, block: Block, stage: GivenPoints) -> None:
+        self.block, self.stage = block, stage
+        place = {number: row for row, number in enumerate(block.index.tolist())}
+        pairs = [(n, place[i]) for n, i in enumerate(stage.index.tolist()) if i in place]
+        self.number = torch.tensor([n for n, _ in pairs], dtype=torch.int64)
+        self.image = torch.tensor([row for _, row in pairs], device=block.x.device).long()
+        self.done = 0
+
+    def advance(self) -> bool:
+        block, turn = self.block, slice(self.done, self.done + self.block.batch_size)
+        image = self.image[turn]
+        if len(image) == 0:
+            return False
+        points = self.stage.points[self.number[turn]].to(block.x)
+        _check_shape(self.stage.name, points, block.x[image])
+        origin = Origin(attack=self.stage.name, run=self.stage.source)
+        block.consider(image, points, self.stage.goal, block.eps, origin)
+        self.done += len(image)
+        return True
+
+    def state(self) -> State:
+        return {"done": self.done}
+
+    def resume(self, state: State) -> None:
+        self.done = state["done"]
+
+
+class _HalvingRun(StageRun):
+    """Walks from known points towards the images while the goal stays reached."""
+
+    def __init__(self, block: Block, stage: Halving) -> None:
+        self.block, self.stage = block, stage
+        goal = stage.goal
+        far, start = block.found[goal].point.clone(), block.found[goal].known
+        self.turn = 0
+        if goal is Goal.REJECTED:
+            # No rejected point yet: the network's boundary is where one is likeliest. Such borrowed
+            # points have not been judged for this goal, so there is one more turn.
+            self.turn = -1
+            boundary = block.found[Goal.MISTAKE]
+            borrow = boundary.known & ~start
+            far[borrow] = boundary.point[borrow]
+            start = start | borrow
+        self.image = (start & ~block.settled(goal)).nonzero().flatten()
+        self.far = block.threat.project(far[self.image], block.x[self.image], block.limit(goal))
+        self.low = self._surely_inside().to(block.x.dtype)
+        self.high = torch.ones_like(self.low)
+
+    def _surely_inside(self) -> Tensor:
+        """Share of the way `(M,)` on which the goal need not be asked about.
+
+        A rule that rejects near the network's boundary alone cannot be made to reject much farther
+        from it than its reach; a third of it is left for boundaries nearer by another way.
+        """
+        block = self.block
+        boundary = block.found[Goal.MISTAKE].distance[self.image]
+        borrowed = ~block.found[self.stage.goal].known[self.image] & boundary.isfinite()
+        borrowed = borrowed & block.model.rule.rejects_near_boundary
+        share = 1 - 1.3 * block.rule_reach / boundary.clamp_min(1e-12)
+        return torch.where(borrowed, share.clamp_min(0), torch.zeros_like(share))
+
+    def advance(self) -> bool:
+        if len(self.image) == 0 or self.turn == self.stage.rounds:
+            return False
+        if self.turn < 0:
+            self._ask(self.far)
+        else:
+            x = self.block.x[self.image]
+            middle = (self.low + self.high) / 2
+            hit = self._ask(x + per_row(middle, x) * (self.far - x))
+            self.high = torch.where(hit, middle, self.high)
+            self.low = torch.where(hit, self.low, middle)
+        self.turn += 1
+        return True
+
+    def _ask(self, points: Tensor) -> Tensor:
+        goal = self.stage.goal
+        origin = Origin(attack=self.stage.name, start=NO_TARGET)
+        return self.block.consider(self.image, points, goal, self.block.limit(goal), origin)
+
+    def state(self) -> State:
+        return {name: getattr(self, name) for name in ("image", "far", "low", "high", "turn")}
+
+    def resume(self, state: State) -> None:
+        self.image, self.far, self.turn = state["image"], state["far"], state["turn"]
+        self.low, self.high = state["low"], state["high"]

@@ -1,0 +1,308 @@
+"""Finished work on disk: append-only, found again by everything that decides the numbers.
+
+A store holds one folder for each way to evaluate, and in it one file for each unit of work: a block
+of images and a stage. A unit holds only what its stage found, so replaying the units of a block in
+order gives the block's state back, to the bit. Beside the units, a `.partial` file holds the one
+that is under way; see `partial.py`.
+
+A folder's name is a hash of all settings, weights and source texts. What no hash can see, e.g. a
+hook or a global that a network reads, shows in its answers to fixed probe images: they are kept in
+the folder's manifest, and another model with the same hash gets a folder of its own.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cpr_wrap import noise
+from cpr_wrap._files import digest, read_sealed, write_atomically, write_sealed
+from cpr_wrap._source import plain_repr, source_text
+from cpr_wrap.engine.block import Block, Found
+from cpr_wrap.meter import Passes
+from cpr_wrap.metrics.evidence import Origin
+from cpr_wrap.objective import Goal
+from cpr_wrap.selective import SelectiveClassifier
+
+_UNIT = "cpr-wrap unit, layout 2"
+_BLOCK_TENSORS = ("clean_labels", "base_labels", "order")
+_PROBES = 8
+# Of the largest answer: other threads round differently, and T magnifies that.
+_NEAR = {"outputs": 1e-4, "score": 1e-3, "gradient": 1e-3}
+
+
+def weights_digest(network: nn.Module) -> str:
+    """A digest of all parameters and buffers by name."""
+    parts: list[str | Tensor] = []
+    for name, tensor in network.state_dict().items():
+        parts.extend((name, tensor))
+    return digest(*parts)
+
+
+def model_digest(model: SelectiveClassifier) -> str:
+    """A digest of weights, structure and the rule's code: what probes need not tell."""
+    parts: list[str | Tensor] = [weights_digest(model), plain_repr(model.base)]
+    for name, buffer in model.named_buffers():
+        parts.extend((name, buffer))  # those outside the state_dict too
+    return digest(*parts, source_text(type(model.rule)))
+
+
+Answers = dict[str, list[float]]
+"""What a model said about the probes: its outputs, scores and gradients."""
+
+
+def probe(model: SelectiveClassifier, x: Tensor) -> Answers:
+    """The model's answers to fixed noise images of the shape of `x` `(1, ...)`.
+
+    Gradients belong to them: opened ones let attacks find what they could not find before.
+    """
+    keys = noise.keys(0, torch.arange(_PROBES, device=x.device))
+    images = noise.uniform(keys, x[0].numel()).to(x.dtype).view(_PROBES, *x.shape[1:])
+    # From nearly flat to all of the range: some networks say nothing about plain noise.
+    contrast = torch.linspace(0.1, 1, _PROBES, dtype=x.dtype, device=x.device)
+    images = 0.5 + (images - 0.5) * contrast.view(-1, *(1,) * (x.dim() - 1))
+    answers: Answers = {name: [] for name in _NEAR}
+    for image in images.split(1):
+        said = model.judge(image)
+        slope = _slope(model, image)
+        for name, value in (
+            ("outputs", said.logits),
+            ("score", said.score),
+            ("gradient", torch.stack([slope.abs().sum(), (slope * image).sum()])),
+        ):
+            answers[name] += [float(f"{v:.6g}") for v in value.double().flatten().tolist()]
+    return answers
+
+
+def _slope(model: SelectiveClassifier, x: Tensor) -> Tensor:
+    """The gradient at `x` of a sum of all outputs, each with a weight of its own; 0 for none."""
+    with torch.enable_grad():
+        z = x.detach().clone().requires_grad_()
+        outputs = model.outputs(z)
+        if not outputs.requires_grad:
+            return torch.zeros_like(x)
+        weights = torch.arange(1, outputs.shape[1] + 1, dtype=outputs.dtype, device=x.device)
+        (slope,) = torch.autograd.grad((outputs * weights).sum(), z, allow_unused=True)
+    return torch.zeros_like(x) if slope is None else slope.nan_to_num(0.0, 0.0, 0.0)
+
+
+def same_answers(one: Answers, other: Answers) -> bool:
+    """Whether two models' answers differ by no more than rounding."""
+    for name, most in _NEAR.items():
+        a, b = (torch.tensor(each[name], dtype=torch.float64) for each in (one, other))
+        if a.shape != b.shape or bool(((a - b).abs() > most * a.abs().max().clamp_min(1e-6)).any()):
+            return False
+    return True
+
+
+def write_tensors(file: Path, layout: str, content: Mapping[str, Any]) -> None:
+    """Write tensors, numbers and texts, in lists and dictionaries, under a seal."""
+    # Not safetensors: strides and shared memory come back too, and networks round by strides.
+    buffer = io.BytesIO()
+    torch.save(dict(content), buffer)
+    write_sealed(file, layout, buffer.getvalue())
+
+
+def read_tensors(
+    file: Path, layout: str, device: torch.device | str = "cpu"
+) -> dict[str, Any] | None:
+    """Read what `write_tensors` wrote; None if it is not there, or cannot be used."""
+    try:
+        data = read_sealed(file, layout)
+    except FileNotFoundError:
+        return None
+    except (OSError, RuntimeError, ValueError) as error:
+        warnings.warn(f"{error}; its work is done again", stacklevel=3)
+        return None
+    content: dict[str, Any] = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
+    return content
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """What one stage did to one block.
+
+    Attributes:
+        stage: Name of the stage.
+        passes: What it cost.
+        seconds: How long it took.
+        tensors: What it found: per goal the images, points and distances; also the block's
+            tensors that a stage sets (clean labels, target order).
+        origins: Per goal, how the points were found, as plain data.
+        note: Anything worth telling, e.g. a smaller batch after running out of memory.
+        batch_size: The block's batch size from here on, where memory ran out; 0 elsewhere.
+    """
+
+    stage: str
+    passes: Passes
+    seconds: float
+    tensors: Mapping[str, Tensor]
+    origins: Mapping[str, list[dict[str, Any]]]
+    note: str = ""
+    batch_size: int = 0
+
+    def replay(self, block: Block) -> None:
+        """Bring a block to the state that the stage left it in."""
+        block.batch_size = self.batch_size or block.batch_size
+        for goal, found in block.found.items():
+            image = self.tensors.get(f"{goal.name}.image")
+            if image is None:
+                continue
+            image = image.to(found.point.device)
+            found.point[image] = self.tensors[f"{goal.name}.point"].to(found.point.device)
+            found.distance[image] = self.tensors[f"{goal.name}.distance"].to(found.point.device)
+            for row, entry in zip(image.tolist(), self.origins[goal.name], strict=True):
+                found.origin[row] = Origin(**entry)
+        for name in _BLOCK_TENSORS:
+            if name in self.tensors:
+                setattr(block, name, self.tensors[name].to(block.x.device))
+        if "near.image" in self.tensors:
+            image = self.tensors["near.image"].to(block.x.device)
+            for name, held in vars(block.near).items():
+                held[image] = self.tensors[f"near.{name}"].to(held.device)
+
+    def changed(self, goal: Goal) -> int:
+        """How many images' nearest point for a goal it found."""
+        return len(self.tensors.get(f"{goal.name}.image", ()))
+
+
+@dataclass
+class Recorder:
+    """Compares a block before and after a stage."""
+
+    block: Block
+    before: dict[Goal, Tensor] = field(init=False)
+    worth: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.before = {goal: found.distance.clone() for goal, found in self.block.found.items()}
+        self.worth = self.block.near.value.clone()
+
+    def unit(
+        self, stage: str, passes: Passes, seconds: float, *, first: bool = False, note: str = ""
+    ) -> Unit:
+        """What has changed since, as a unit.
+
+        Args:
+            stage: Name of the stage.
+            passes: What it cost.
+            seconds: How long it took.
+            first: Whether to store the block's clean labels and target order too.
+            note: See `Unit`.
+        """
+        tensors: dict[str, Tensor] = {}
+        origins: dict[str, list[dict[str, Any]]] = {}
+        for goal, found in self.block.found.items():
+            image = (found.distance != self.before[goal]).nonzero().flatten()
+            if len(image) == 0:
+                continue
+            tensors[f"{goal.name}.image"] = image.cpu()
+            tensors[f"{goal.name}.point"] = found.point[image].cpu()
+            tensors[f"{goal.name}.distance"] = found.distance[image].cpu()
+            origins[goal.name] = [_plain_origin(found, row) for row in image.tolist()]
+        image = (self.block.near.value != self.worth).any(dim=1).nonzero().flatten()
+        if len(image):
+            tensors["near.image"] = image.cpu()
+            for name, held in vars(self.block.near).items():
+                tensors[f"near.{name}"] = held[image].cpu()
+        if first:
+            for name in _BLOCK_TENSORS:
+                tensors[name] = getattr(self.block, name).cpu().contiguous()
+        return Unit(
+            stage=stage,
+            passes=passes,
+            seconds=seconds,
+            tensors=tensors,
+            origins=origins,
+            note=note,
+            batch_size=self.block.batch_size if note else 0,
+        )
+
+
+def _plain_origin(found: Found, row: int) -> dict[str, Any]:
+    origin = found.origin[row]
+    assert origin is not None
+    return asdict(origin)
+
+
+class Store:
+    """Units on disk.
+
+    Attributes:
+        path: The folder of this way to evaluate.
+        manifest: All its settings, as found or as written.
+    """
+
+    def __init__(
+        self, folder: str | Path, settings: Mapping[str, Any], answers: Answers | None = None
+    ) -> None:
+        """Open or make the folder for some settings.
+
+        Args:
+            folder: Where stores live; different settings live side by side in it.
+            settings: Everything that results depend on, as plain data. `batch_size` may be `auto`:
+                what it came to is kept in the manifest.
+            answers: The model's answers to probe images; a folder with other answers is another
+                model's.
+        """
+        key = digest(json.dumps(settings, sort_keys=True))[:16]
+        number = 0
+        while True:
+            self.path = Path(folder) / (f"{key}-{number}" if number else key)
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = self.path / "manifest.json"
+            if not file.exists():
+                self.manifest: dict[str, Any] = {"settings": dict(settings), "answers": answers}
+                return
+            self.manifest = json.loads(file.read_text())
+            known = self.manifest.get("answers")
+            if answers is None or known is None or same_answers(known, answers):
+                return
+            warnings.warn(
+                f"{self.path} holds the work of a model with the same settings and weights that "
+                "gives other answers: it is not used",
+                stacklevel=2,
+            )
+            number += 1
+
+    def fix(self, name: str, value: Any) -> Any:
+        """Settle a value that was left open: the first run decides, later runs follow."""
+        if name not in self.manifest:
+            self.manifest[name] = value
+            text = json.dumps(self.manifest, indent=2, sort_keys=True) + "\n"
+            write_atomically(self.path / "manifest.json", text.encode())
+        return self.manifest[name]
+
+    def _file(self, block: str, plan: str, number: int) -> Path:
+        return self.path / block[:16] / f"{plan}-{number:03d}.unit"
+
+    def partial(self, block: str, plan: str, number: int) -> Path:
+        """Where a unit is kept while it is under way."""
+        return self._file(block, plan, number).with_suffix(".partial")
+
+    def discard(self, block: str, plan: str) -> None:
+        """Remove all units of a block."""
+        for file in self._file(block, plan, 0).parent.glob(f"{plan}-*"):
+            file.unlink(missing_ok=True)
+
+    def save(self, block: str, plan: str, number: int, unit: Unit) -> None:
+        """Write a unit in place of its partial file; it is there whole or not at all."""
+        content = {**vars(unit), "passes": asdict(unit.passes)}
+        write_tensors(self._file(block, plan, number), _UNIT, content)
+        self.partial(block, plan, number).unlink(missing_ok=True)
+
+    def load(self, block: str, plan: str, number: int) -> Unit | None:
+        """Read a unit back, or None if it was not finished or is damaged."""
+        content = read_tensors(self._file(block, plan, number), _UNIT)
+        if content is None:
+            return None
+        content["passes"] = Passes(**content["passes"])
+        return Unit(**content)

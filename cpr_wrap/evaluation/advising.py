@@ -1,0 +1,432 @@
+"""`advise`: which rule and setting loses least on this network, on these images, for this cost.
+
+A loss only grows with the points found, so a candidate's loss so far is a lower bound of its final
+one. The search attacks the candidate with the least bound until that one has had the full budget:
+then no other can end below it, whatever further passes would find. Candidates whose bound is above
+the leader's loss by more than chance get no more passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from cpr_wrap._checks import check_images, check_labels, check_number, data_frame
+from cpr_wrap.attacks.adaptive import Stage
+from cpr_wrap.attacks.ensemble import Budget
+from cpr_wrap.data.pairs import gather
+from cpr_wrap.evaluation.candidates import default_candidates, latency, rejected_share
+from cpr_wrap.evaluation.curve import robustness_curve
+from cpr_wrap.geometry import ThreatModel, threat
+from cpr_wrap.metrics import Interval, RobustnessCurve
+from cpr_wrap.metrics.losses import LossLike, RejectionLoss, as_loss, check_loss
+from cpr_wrap.metrics.paired import Difference, paired_loss
+from cpr_wrap.rule import RejectionRule, rule_config
+from cpr_wrap.rules import AcceptAll
+from cpr_wrap.selective import SelectiveClassifier, network_device
+
+ADVISED, TIED, BEATEN, LEFT_OUT = "advised", "tied", "beaten", "left out"
+
+Images = tuple[Tensor, Tensor]
+Tell = Callable[[str], None]
+
+
+@dataclass(eq=False, kw_only=True)
+class Candidate:
+    """A rule and what was measured of it.
+
+    Attributes:
+        model: The network under the rule.
+        clean_rejection: Share of clean validation images that it rejects.
+        latency: Seconds of a prediction of one image.
+        curve: On the validation images, as far as it was attacked; None where it was left out.
+        full: Whether it had the full budget.
+        reported: On the other images, where it was among the best.
+        status: `advised`, `tied`, `beaten` or `left out`.
+        why: Why it was left out.
+    """
+
+    model: SelectiveClassifier
+    clean_rejection: float
+    latency: float
+    curve: RobustnessCurve | None = None
+    full: bool = False
+    reported: RobustnessCurve | None = None
+    status: str = BEATEN
+    why: str = ""
+
+    @property
+    def rule(self) -> RejectionRule:
+        """The rule."""
+        return self.model.rule
+
+    @property
+    def passes(self) -> int:
+        """Forwards and backwards of one verdict."""
+        return self.rule.cost.total
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Advice:
+    """All candidates, the advised one first, then by their loss.
+
+    Attributes:
+        candidates: The candidates.
+        cost: What a rejection costs.
+        eps: Budget of the adversary.
+        norm: Its norm.
+        budget: Name of the full budget.
+        images: How many images it was chosen on, and how many it is reported on.
+        notes: What a reader should know.
+    """
+
+    candidates: tuple[Candidate, ...]
+    cost: RejectionLoss
+    eps: float
+    norm: str
+    budget: str
+    images: tuple[int, int]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Candidate:
+        """The advised candidate."""
+        return self.candidates[0]
+
+    @property
+    def tied(self) -> list[Candidate]:
+        """Candidates that only chance tells from the advised one."""
+        return [each for each in self.candidates if each.status == TIED]
+
+    @property
+    def gain(self) -> Difference | None:
+        """The loss of the plain network less that of the advised rule, on the other images.
+
+        None where the plain network itself is advised, or was no candidate.
+        """
+        plain = [c for c in self.candidates if not c.rule.can_reject and c.reported]
+        if not plain or plain[0] is self.best:
+            return None
+        first, second = plain[0].reported, self.best.reported
+        assert first is not None
+        assert second is not None
+        return paired_loss(first, second, self.cost)
+
+    def loss(self, curve: RobustnessCurve) -> tuple[float, Interval]:
+        """The total robust loss and its interval over images."""
+        return curve.total_robust_loss(self.cost), curve.total_robust_loss_interval(self.cost)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary a candidate, with the same ASCII keys in every version."""
+        made = []
+        for each in self.candidates:
+            row: dict[str, Any] = {
+                "rule": each.rule.describe(),
+                "settings": rule_config(each.rule),
+                "status": each.status,
+                "why": each.why,
+                "clean_rejection": each.clean_rejection,
+                "latency_ms": 1000 * each.latency,
+                "passes_per_prediction": each.passes,
+                "full_budget": each.full,
+            }
+            for name, curve in (("validation", each.curve), ("reported", each.reported)):
+                loss, interval = (None, None) if curve is None else self.loss(curve)
+                row[f"{name}_loss"] = loss
+                row[f"{name}_low"] = None if interval is None else interval.low
+                row[f"{name}_high"] = None if interval is None else interval.high
+            made.append(row)
+        return made
+
+    def to_frame(self) -> Any:
+        """The rows as a pandas DataFrame."""
+        return data_frame(self.rows())
+
+    def __str__(self) -> str:
+        words = f"{self.best.rule.describe()} loses least ({self.cost.name})"
+        if self.tied:
+            names = ", ".join(each.rule.describe() for each in self.tied)
+            words = (
+                f"a tie within chance on {self.images[0]} images between "
+                f"{self.best.rule.describe()} and {names}; the first is the cheapest of them"
+            )
+        assert self.best.reported is not None
+        loss, interval = self.loss(self.best.reported)
+        return (
+            f"{words}. On {self.images[1]} other images: total robust loss {loss:.3f} "
+            f"({interval.low:.3f} to {interval.high:.3f})"
+        )
+
+
+def advise(
+    model: nn.Module,
+    x: Tensor | Dataset[Any] | DataLoader[Any],
+    y: Tensor | None,
+    eps: float,
+    cost: LossLike = "step:0.05",
+    *,
+    validation: Images | None = None,
+    candidates: Sequence[RejectionRule] | None = None,
+    budget: str | Budget = "standard",
+    screening: str | Budget = "quick",
+    norm: str | ThreatModel | None = None,
+    max_latency: float | None = None,
+    max_clean_rejection: float | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    block_size: int | None = None,
+    store: str | Path | None = None,
+    progress: Tell | None = None,
+    **settings: Any,
+) -> Advice:
+    """Find the rule and setting with the least total robust loss for a cost of rejection.
+
+    Candidates are screened, then attacked by the full budget as long as they may still win. Points
+    found for one are proposed to the others. The choice is made on validation images; the losses of
+    the best are then measured on the other images.
+
+    Args:
+        model: A network, or a selective classifier, whose own rule is then a candidate too.
+        x: Images `(N, ...)` in [0, 1], or a data set or loader of (image, label).
+        y: True classes `(N,)`; None beside a data set or loader.
+        eps: Budget of the adversary in pixel units.
+        cost: What a rejection costs, where a mistake costs 1; see `total_robust_loss`.
+        validation: Other images and classes to choose on; every second image of x by default.
+        candidates: Rules to try; a list of the usual ones by default.
+        budget: The full budget, as in `robustness_curve`.
+        screening: The budget that every candidate gets.
+        norm: Threat model of the budget; the own rule's norm, or `Linf`.
+        max_latency: Seconds that a prediction of one image may take.
+        max_clean_rejection: Share of clean images that may be rejected.
+        seed: Of all random starts.
+        batch_size: Rows in a batch; found from free memory if left out.
+        block_size: Images worked on together; chosen from their number if left out.
+        store: A folder for finished work; the same call resumes from it.
+        progress: Is told what is being done.
+        **settings: Of the usual candidates: `radii`, `steps`, `thresholds`.
+
+    Returns:
+        All candidates with their figures, the advised one first.
+    """
+    eps, loss = check_number(eps, "eps"), as_loss(cost)
+    check_loss(loss, eps)
+    start = (
+        model if isinstance(model, SelectiveClassifier) else SelectiveClassifier(model, AcceptAll())
+    )
+    around = threat(norm or start.rule.norm or "Linf").name
+    choosing, others = _halves(start, x, y, validation)
+    notes: list[str] = []
+    if candidates is None:
+        candidates, notes = default_candidates(start, *choosing, eps, around, **settings)
+    elif settings:
+        raise TypeError(f"candidates: expected without {', '.join(settings)}, which make others")
+    field_ = [_measured(start.with_rule(rule), choosing[0]) for rule in candidates]
+    allowed = [c for c in field_ if _within(c, max_latency, max_clean_rejection)]
+    if not allowed:
+        raise ValueError(
+            f"none of {len(field_)} candidates is within max_latency and max_clean_rejection; the "
+            f"quickest takes {1000 * min(c.latency for c in field_):.3g} ms, the least clean "
+            f"rejection is {min(c.clean_rejection for c in field_):.2%}"
+        )
+    run: dict[str, Any] = {"seed": seed, "norm": around, "store": store}
+    run |= {"batch_size": batch_size, "block_size": block_size}
+    search = _Search(allowed, choosing, eps, loss, budget, screening, run, progress or _silent)
+    search.choose()
+    search.report(others)
+    ranked = sorted(field_, key=lambda c: (_PLACE[c.status], search.bound(c), c.passes))
+    return Advice(
+        candidates=tuple(ranked),
+        cost=loss,
+        eps=eps,
+        norm=around,
+        budget=budget if isinstance(budget, str) else budget.name,
+        images=(len(choosing[0]), len(others[0])),
+        notes=tuple(notes),
+    )
+
+
+_PLACE = {ADVISED: 0, TIED: 1, BEATEN: 2, LEFT_OUT: 3}
+
+
+def _silent(text: str) -> None:
+    del text
+
+
+def _halves(
+    model: SelectiveClassifier, x: Any, y: Tensor | None, validation: Images | None
+) -> tuple[Images, Images]:
+    """Images to choose on, and images to report on, on the model's device."""
+    if not isinstance(x, Tensor):
+        x, y = gather(x, y)
+    if y is None:
+        raise TypeError("y: expected labels beside a tensor of images, got None")
+    pairs = [(x, y)] if validation is None else [(x, y), validation]
+    for images, labels in pairs:
+        check_images(images)
+        check_labels(labels, len(images))
+    if validation is None:
+        if len(x) < 2:
+            raise ValueError("x: expected at least two images, to choose on one half, got one")
+        pairs = [(x[1::2], y[1::2]), (x[::2], y[::2])]
+    device = network_device(model.base, x.device)
+    others, choosing = [(images.to(device), labels.to(device)) for images, labels in pairs]
+    return choosing, others
+
+
+def _measured(model: SelectiveClassifier, x: Tensor) -> Candidate:
+    return Candidate(
+        model=model, clean_rejection=rejected_share(model, x), latency=latency(model, x)
+    )
+
+
+def _within(candidate: Candidate, slowest: float | None, most: float | None) -> bool:
+    """Whether a candidate keeps the limits; otherwise it says why it does not."""
+    if slowest is not None and candidate.latency > slowest:
+        candidate.why = f"takes {1000 * candidate.latency:.3g} ms"
+    if most is not None and candidate.clean_rejection > most:
+        candidate.why = f"rejects {candidate.clean_rejection:.1%} of clean images"
+    if candidate.why:
+        candidate.status = LEFT_OUT
+    return not candidate.why
+
+
+@dataclass(frozen=True)
+class _OnlyPoints:
+    """A budget that judges the given points and searches for none."""
+
+    name: str = "points"
+
+    def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:
+        del rule, eps
+        return ()
+
+
+@dataclass(eq=False)
+class _Search:
+    """Lowest bound first, until nobody can overtake the leader."""
+
+    candidates: list[Candidate]
+    images: Images
+    eps: float
+    cost: RejectionLoss
+    budget: str | Budget
+    screening: str | Budget
+    run: dict[str, Any]
+    tell: Tell
+    finalists: list[Candidate] = field(default_factory=list)
+
+    def bound(self, candidate: Candidate) -> float:
+        """What a candidate loses at least."""
+        curve = candidate.curve
+        return float("inf") if curve is None else curve.total_robust_loss(self.cost)
+
+    def running(self) -> list[Candidate]:
+        """Those whose bound is no more than chance above the leader's loss."""
+        leader = min(self.candidates, key=lambda c: (self.bound(c), c.passes))
+        return [
+            each
+            for each in self.candidates
+            if each is leader or _apart(each, leader, self.cost).sign <= 0
+        ]
+
+    def choose(self) -> None:
+        """Screen everybody, then give the full budget to whoever may still win."""
+        count = len(self.candidates)
+        for number, each in enumerate(self.candidates, 1):
+            self.tell(f"screening {number} of {count}: {each.rule.describe()}")
+            each.curve = self._attack(each.model, self.images, self.screening)
+        curves = [_known(c) for c in self.candidates]
+        for each in self.candidates:
+            self._offer(each, curves)
+        while waiting := [c for c in self.running() if not c.full]:
+            picked = min(waiting, key=self.bound)
+            self.tell(f"full budget, {len(waiting)} may still win: {picked.rule.describe()}")
+            curves = [_known(c) for c in self.candidates if c is not picked]
+            found = self._attack(picked.model, self.images, self.budget, picked.curve, curves)
+            picked.curve, picked.full = _continued(_known(picked), found), True
+            for each in self.running():
+                if each is not picked:
+                    self._offer(each, [found])
+        self.finalists = self.running()
+        for each in self.finalists:
+            each.status = TIED
+        min(self.finalists, key=lambda c: (c.passes, self.bound(c))).status = ADVISED
+
+    def report(self, others: Images) -> None:
+        """Measure the finalists, and the plain network, on images that chose nothing."""
+        plain = [c for c in self.candidates if not c.rule.can_reject]
+        shown = list(dict.fromkeys([*self.finalists, *plain]))
+        found: list[RobustnessCurve] = []
+        for each in shown:
+            self.tell(f"on the other images: {each.rule.describe()}")
+            curve = self._attack(each.model, others, self.budget, None, found)
+            found.append(curve)
+        for each, curve in zip(shown, found, strict=True):
+            rivals = [c for c in found if c is not curve]
+            judged = self._attack(each.model, others, _OnlyPoints(), curve, rivals)
+            each.reported = _continued(curve, judged)
+
+    def _offer(self, candidate: Candidate, curves: Sequence[RobustnessCurve]) -> None:
+        """Let a candidate judge points that were found for others."""
+        known = _known(candidate)
+        rivals = [curve for curve in curves if curve is not known]
+        if sum(len(_useful(known, curve)[0]) for curve in rivals):
+            found = self._attack(candidate.model, self.images, _OnlyPoints(), known, rivals)
+            candidate.curve = _continued(known, found)
+
+    def _attack(
+        self,
+        model: SelectiveClassifier,
+        images: Images,
+        budget: str | Budget,
+        known: RobustnessCurve | None = None,
+        curves: Sequence[RobustnessCurve] = (),
+    ) -> RobustnessCurve:
+        """Attack a model, its own and others' points judged first."""
+        parts = [_useful(known, curve) for curve in curves]
+        if known is not None:
+            parts.append(_useful(None, known))
+        columns = [torch.cat(column) for column in zip(*parts, strict=True)]
+        given = (columns[0], columns[1]) if parts else None
+        return robustness_curve(model, *images, self.eps, budget=budget, points=given, **self.run)
+
+
+def _known(candidate: Candidate) -> RobustnessCurve:
+    assert candidate.curve is not None, "candidates are screened first"
+    return candidate.curve
+
+
+def _apart(first: Candidate, second: Candidate, cost: RejectionLoss) -> Difference:
+    found = paired_loss(_known(first), _known(second), cost)
+    assert found is not None, "all candidates see the same images"
+    return found
+
+
+def _continued(before: RobustnessCurve, after: RobustnessCurve) -> RobustnessCurve:
+    """The later curve, with the costs of both and the settings of the one that searched."""
+    searched = before if after.settings and after.settings.budget == "points" else after
+    return replace(after, passes=(*before.passes, *after.passes), settings=searched.settings)
+
+
+def _useful(known: RobustnessCurve | None, other: RobustnessCurve) -> Images:
+    """Points of another curve that may raise a known one's losses, with their image numbers.
+
+    An image that has an accepted mistake costs 1 already, and of rejected points only closer ones
+    cost more.
+    """
+    theirs, points = other.records, other.points
+    assert points is not None
+    outer = theirs.outer_broken & (theirs.outer_distance > 0)
+    rejected = theirs.rejected_radius.isfinite() & (theirs.rejected_radius > 0)
+    if known is not None:
+        ours = known.records
+        outer = outer & ~ours.outer_broken
+        rejected = rejected & ~ours.outer_broken & (theirs.rejected_radius < ours.rejected_radius)
+    index = torch.cat([theirs.index[outer], theirs.index[rejected]])
+    return index, torch.cat([points.outer[outer], points.rejected[rejected]])

@@ -1,0 +1,150 @@
+"""What is proven about images: the lower bound under a robustness curve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from cpr_wrap._checks import check_positive
+from cpr_wrap.metrics.losses import PAPER_ALPHAS, PAPER_LOSSES, LossLike, as_loss
+from cpr_wrap.metrics.records import Records
+from cpr_wrap.metrics.total_loss import image_losses
+
+COLUMNS = ("radius", "mistake_radius", "rejection_radius")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Certificate:
+    """Radii within which something is proven, one per image, float64 on the CPU.
+
+    The certified robustness at alpha is the share of images that have neither an accepted mistake
+    within eps nor a rejection within alpha · eps, by proof.
+
+    Attributes:
+        radius: The network's prediction is right within `(N,)`.
+        mistake_radius: There is no accepted mistake within `(N,)`.
+        rejection_radius: There is no rejection within `(N,)`.
+            All three are -inf where the clean prediction is wrong, the last one also where the
+            clean image is rejected; inf means anywhere. Radii are not looked for beyond eps and
+            the rule's reach.
+        eps: The budget, in pixel units.
+        index: The images' numbers in their data set `(N,)`.
+        rule: The rule in one phrase.
+        seconds: How long the proofs took.
+    """
+
+    radius: Tensor
+    mistake_radius: Tensor
+    rejection_radius: Tensor
+    eps: float
+    index: Tensor
+    rule: str = ""
+    seconds: float = field(default=0.0)
+
+    def __post_init__(self) -> None:
+        check_positive(self.eps, "eps")
+        for name in COLUMNS:
+            column = getattr(self, name)
+            if column.dtype != torch.float64 or column.shape != self.index.shape:
+                raise ValueError(
+                    f"{name}: expected float64 of shape ({len(self.index)},), got {column.dtype} "
+                    f"of shape {tuple(column.shape)}"
+                )
+            if bool(column.isnan().any()):
+                raise ValueError(f"{name}: expected a radius for each image, got NaN")
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{self.accuracy_at(a):.1%} at alpha {a:g}" for a in (0.0, 0.5, 1.0))
+        return f"Certificate({len(self)} images, Linf eps={self.eps:g}: {shares})"
+
+    @overload
+    def accuracy_at(self, alpha: float) -> float: ...
+    @overload
+    def accuracy_at(self, alpha: Tensor) -> Tensor: ...
+    def accuracy_at(self, alpha: float | Tensor) -> float | Tensor:
+        """Certified robustness at a share of eps in [0, 1], or at a tensor of them."""
+        limit = torch.as_tensor(alpha, device="cpu").double() * self.eps
+        safe = self.rejection_radius[self.mistake_radius >= self.eps]
+        # As 1 - error, so that equal counts make equal shares to the last bit.
+        shares = 1 - (len(self) - (safe >= limit[..., None]).double().sum(dim=-1)) / len(self)
+        return shares if isinstance(alpha, Tensor) else float(shares)
+
+    def total_robust_loss(self, loss: LossLike) -> float:
+        """An upper bound of the total robust loss: the ordinary formula on what is proven."""
+        # Nothing nearer than the radius is rejected; at 0 that leaves all but the clean image.
+        radii = torch.where(self.rejection_radius >= self.eps, torch.inf, self.rejection_radius)
+        tiny = torch.finfo(radii.dtype).tiny
+        radii = torch.where(radii == 0, tiny, radii).clamp_min(0)
+        broken = self.mistake_radius < self.eps
+        return float(image_losses(broken, radii, as_loss(loss), self.eps).mean())
+
+    def summary(self, alphas: tuple[float, ...] = PAPER_ALPHAS) -> dict[str, Any]:
+        """The usual figures as plain values, ready for JSON."""
+        return {
+            "images": len(self),
+            "eps": self.eps,
+            "rule": self.rule,
+            "right_at_eps": float((self.radius >= self.eps).double().mean()),
+            "accuracy_at": {f"{alpha:g}": self.accuracy_at(alpha) for alpha in alphas},
+            "total_robust_loss": {loss.name: self.total_robust_loss(loss) for loss in PAPER_LOSSES},
+            "seconds": self.seconds,
+        }
+
+    def check(self, records: Records) -> None:
+        """Refuse records that hold a point inside a certified radius: one side must be wrong.
+
+        Args:
+            records: What attacks found on the same images.
+        """
+        if not torch.equal(self.index, records.index):
+            raise ValueError("certificate and records are of different images")
+        pairs = (
+            ("an accepted mistake", records.outer_distance, self.mistake_radius, records.outer_by),
+            (
+                "a rejected point",
+                records.rejected_radius,
+                self.rejection_radius,
+                records.rejected_by,
+            ),
+        )
+        for what, found, proven, names in pairs:
+            inside = found.isfinite() & (found <= proven)
+            if bool(inside.any()):
+                row = int(inside.int().argmax())
+                raise ValueError(
+                    f"{int(inside.sum())} images have {what} inside the certified radius, the "
+                    f"first is image {int(self.index[row])}: {names[row]} found one at "
+                    f"{float(found[row]):.6g}, none is proven to be within "
+                    f"{float(proven[row]):.6g}. `verify` judges the point again: if it holds, the "
+                    "certificate is wrong; if not, the record is"
+                )
+
+    def to_rows(self) -> list[dict[str, float | None]]:
+        """One dictionary per image; inf becomes None and -inf becomes -1."""
+        rows = zip(*(getattr(self, name).tolist() for name in COLUMNS), strict=True)
+        keys = tuple(f"certified_{name}" for name in COLUMNS)
+        return [dict(zip(keys, map(_plain, row), strict=True)) for row in rows]
+
+    @classmethod
+    def from_rows(
+        cls, rows: list[dict[str, Any]], *, eps: float, index: Tensor, **facts: Any
+    ) -> Certificate:
+        """Make a certificate of `to_rows` dictionaries."""
+        columns: dict[str, Any] = {}
+        for name in COLUMNS:
+            values = [row[f"certified_{name}"] for row in rows]
+            numbers = [float("inf") if v is None else float("-inf") if v < 0 else v for v in values]
+            columns[name] = torch.tensor(numbers, dtype=torch.float64)
+        return cls(**columns, eps=eps, index=index, **facts)
+
+
+def _plain(value: float) -> float | None:
+    if value == float("inf"):
+        return None
+    return -1.0 if value < 0 else value

@@ -1,0 +1,236 @@
+"""Networks whose evaluation would mean nothing are refused, or said to be doubtful."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from cpr_wrap import input_gradient_report
+from cpr_wrap.evaluation import robustness_curve
+from cpr_wrap.rules import AcceptAll, Confidence, CPRWrapper
+from cpr_wrap.selective import SelectiveClassifier
+
+
+class Net(nn.Module):
+    """A small network on 4 x 4 images, with a place to go wrong."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.layer = nn.Linear(16, 3)
+        self.eval()
+
+    def spoil(self, x):
+        return x
+
+    def forward(self, x):
+        return self.layer(self.spoil(x.flatten(1)))
+
+
+class Dropping(Net):
+    def spoil(self, x):
+        return F.dropout(x, 0.5, training=True)
+
+
+class Clock(Net):
+    calls = 0
+
+    def spoil(self, x):
+        self.calls += 1
+        return x * (1 + 0.1 * self.calls)
+
+
+class BatchMean(Net):
+    def spoil(self, x):
+        return x - x.mean(dim=0, keepdim=True)
+
+
+class BatchNorm(Net):
+    def spoil(self, x):
+        return F.batch_norm(x, None, None, training=True) if len(x) > 1 else 0 * x
+
+
+class InPlace(Net):
+    def forward(self, x):
+        return self.layer(x.flatten(1).mul_(0.5))
+
+
+class Steps(Net):
+    def spoil(self, x):
+        return (x * 4).round().detach() / 4 + 0 * x
+
+
+class Broken(Net):
+    def forward(self, x):
+        return super().forward(x) + torch.nan
+
+
+class Endless(Net):
+    def forward(self, x):
+        return super().forward(x) + torch.inf
+
+
+def images(count=4):
+    return torch.rand(count, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+
+
+def evaluate(network, rule=None, **options):
+    x = images()
+    y = torch.zeros(len(x), dtype=torch.int64)
+    model = SelectiveClassifier(network, rule or AcceptAll())
+    return robustness_curve(model, x, y, 0.1, budget="quick", **options)
+
+
+@pytest.mark.parametrize(
+    ("network", "error", "text"),
+    [
+        (Dropping(), ValueError, "different outputs for the same images: it is random"),
+        (Clock(), ValueError, "different outputs for the same images: it is random"),
+        (BatchMean(), ValueError, "depend on the rest of the batch"),
+        (BatchNorm(), ValueError, "depend on the rest of the batch"),
+        (InPlace(), ValueError, "the network changes its input in place"),
+        (Broken(), RuntimeError, "outputs are NaN or infinite for 4 of 4 inputs"),
+        (Endless(), RuntimeError, "outputs are NaN or infinite for 4 of 4 inputs"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_such_networks_are_refused(network, error, text):
+    with pytest.raises(error, match=text):
+        evaluate(network)
+
+
+def test_a_random_rule_is_refused():
+    class Random(Confidence):
+        stochastic = True
+
+    with pytest.raises(ValueError, match="is random, and random verdicts cannot be evaluated yet"):
+        evaluate(Net(), Random(threshold=0.4))
+
+
+def test_gradients_that_vanish_are_said_beside_every_curve():
+    with pytest.warns(UserWarning, match="4 of 4 images tried have no input gradient at all"):
+        curve = evaluate(Steps())
+    assert any("have no input gradient at all" in note for note in curve.provenance.notes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert evaluate(Net()).provenance.notes == ()
+
+
+@pytest.mark.parametrize("rule", [AcceptAll(), Confidence(threshold=0.4)])
+def test_outputs_that_are_no_numbers_are_no_answer(rule):
+    model = SelectiveClassifier(Broken(), rule)
+    with pytest.raises(RuntimeError, match="NaN or infinite for 4 of 4 inputs, the first in row 0"):
+        model(images())
+
+
+class Edge(Net):
+    """No number comes out where a pixel has left the images' range."""
+
+    def forward(self, x):
+        return super().forward(x) + torch.where(x.amax() > 0.9, torch.nan, 0.0)
+
+
+def test_a_score_that_is_no_number_is_no_verdict():
+    model = CPRWrapper(Edge(), radius=0.5, steps=2, step_size=0.4)
+    x = 0.4 + 0.2 * images()
+    assert model.logits(x).isfinite().all()
+    with pytest.raises(RuntimeError, match="'cpr' gives NaN as its score, first in row 0"):
+        model(x)
+
+
+class Root(torch.autograd.Function):
+    """The identity, with a gradient that is NaN at some pixels."""
+
+    @staticmethod
+    def forward(ctx, x, mask):
+        ctx.save_for_backward(mask)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (mask,) = ctx.saved_tensors
+        return torch.where(mask, torch.nan, gradient), None
+
+
+class Spotted(Net):
+    """Every 25th pixel has no gradient that is a number."""
+
+    every = 4
+
+    def spoil(self, x):
+        mask = torch.arange(16).expand_as(x) % self.every == 0
+        return Root.apply(x, mask)
+
+
+class Dead(Spotted):
+    every = 1
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_a_few_nan_gradients_do_not_stop_an_attack(norm):
+    options = {"norm": norm}
+    x = images()
+    y = Net()(x).argmax(dim=1)
+    plain = SelectiveClassifier(Net(), AcceptAll())
+    spotted = SelectiveClassifier(Spotted(), AcceptAll())
+    eps = 0.5 if norm == "Linf" else 1.2
+    found = robustness_curve(plain, x, y, eps, budget="quick", **options).error_at(0.0)
+    with pytest.warns(UserWarning, match="25.0% of input gradients are NaN or infinite"):
+        curve = robustness_curve(spotted, x, y, eps, budget="quick", **options)
+    assert found > 0
+    assert curve.error_at(0.0) > 0
+    assert any("attacks took as 0" in note for note in curve.provenance.notes)
+
+
+def test_an_image_without_a_single_number_in_its_gradient_is_an_error():
+    x = images()
+    y = Net()(x).argmax(dim=1)
+    model = SelectiveClassifier(Dead(), AcceptAll())
+    with (
+        pytest.warns(UserWarning, match="NaN or infinite"),
+        pytest.raises(RuntimeError, match="gradient at image 0 is NaN or infinite at every pixel"),
+    ):
+        robustness_curve(model, x, y, 0.1, budget="quick")
+
+
+def test_the_report_counts_gradients_that_are_no_numbers():
+    with pytest.warns(UserWarning, match="divides by zero"):
+        report = input_gradient_report(Spotted(), images())
+    assert report.nonfinite == 0.25
+    assert input_gradient_report(Net(), images()).nonfinite == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("norm", "eps"), [("L2", 0.8), ("Linf", 10 / 255)])
+def test_half_precision_models_do_not_look_robust(dtype, norm, eps):
+    """CIFAR-sized: the rounding of half precision must not be taken off the budget."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(3072, 4)).eval()
+    x = torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    y = net(x).argmax(dim=1)
+    full = robustness_curve(
+        SelectiveClassifier(net, AcceptAll()), x, y, eps, norm=norm, budget="quick"
+    )
+    half = SelectiveClassifier(nn.Sequential(nn.Flatten(), nn.Linear(3072, 4)).eval(), AcceptAll())
+    half.base.load_state_dict(net.state_dict())
+    half.base.to(dtype)
+    right = half.predict(x) == y
+    curve = robustness_curve(half, x[right], y[right], eps, norm=norm, budget="quick")
+    assert curve.points.clean.dtype == torch.float32
+    assert full.error_at(0.0) >= 0.5
+    assert curve.error_at(0.0) >= full.error_at(0.0) - 0.2
+
+
+def test_a_half_precision_wrapper_keeps_its_points_wide():
+    net = Net().to(torch.bfloat16)
+    model = CPRWrapper(net, radius=0.1, steps=4, step_size=0.05)
+    assert model(images()).logits.dtype == torch.float32
+    moved = model.rule.transform(model, images())
+    assert moved.dtype == torch.float32
+    assert float((moved - images()).abs().max()) == pytest.approx(0.1, abs=1e-6)

@@ -1,0 +1,106 @@
+"""Interval bounds (Gowal et al. 2018): how far a class leads all others in a whole box."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from cpr_wrap.bounds.layers import ROUNDING, Affine, Box, gamma
+from cpr_wrap.bounds.tape import Entry, record
+from cpr_wrap.geometry import per_row, wide
+
+
+def ball(x: Tensor, radius: float | Tensor, margin: float = 1.0) -> Box:
+    """All points of [0, 1] within an Linf radius of images, rounded outwards.
+
+    Args:
+        x: Images `(N, ...)` in [0, 1].
+        radius: One radius, or one per row `(N,)`.
+        margin: How many rounding margins to add.
+    """
+    high_precision = x.detach().to(wide(x)) if margin else x
+    reach = per_row(radius, high_precision)
+    low, high = (high_precision - reach).clamp_min(0), (high_precision + reach).clamp_max(1)
+    center = ((low + high) / 2).to(x.dtype)
+    radii = torch.maximum(high - center, center - low)
+    if margin:
+        here, there = torch.finfo(x.dtype).eps, torch.finfo(high.dtype).eps
+        radii = radii * (1 + 2 * margin * here) + 4 * margin * there
+    return Box(center, radii.to(x.dtype))
+
+
+def leads(
+    network: nn.Module,
+    x: Tensor,
+    label: Tensor,
+    radius: float | Tensor,
+    *,
+    num_classes: int | None = None,
+    margin: float = 1.0,
+) -> Tensor:
+    """Lower bounds of how far a class leads each other one, in the whole ball.
+
+    Args:
+        network: In eval mode; takes pixels.
+        x: Centres `(N, ...)` in [0, 1]. A gradient flows through them if they ask for one.
+        label: The classes `(N,)`.
+        radius: Linf radius of the balls, or one per row `(N,)`.
+        num_classes: k, where the network has more outputs than classes.
+        margin: How many rounding margins to add.
+
+    Returns:
+        Bounds `(N, k)`; infinite for the class itself.
+    """
+    box = ball(x, radius, margin)
+    if x.requires_grad:
+        # The box is built in float64 without a graph; its centre moves with x where it is free.
+        inside = ((x - per_row(radius, x)) > 0) & ((x + per_row(radius, x)) < 1)
+        box = Box(box.center + (x - x.detach()) * torch.where(inside, 1.0, 0.5), box.radius)
+    entries = record(network, box, margin)
+    return last_leads(entries, label, num_classes, margin)
+
+
+def last_leads(
+    entries: list[Entry], label: Tensor, num_classes: int | None, margin: float
+) -> Tensor:
+    """The leads of a class by a recorded network's last layer, as one difference of rows if linear.
+
+    Args:
+        entries: What `record` gave.
+        label: The classes `(N,)`.
+        num_classes: k.
+        margin: How many rounding margins to add.
+    """
+    last = entries[-1]
+    k = last.shape[0] if num_classes is None else num_classes
+    columns = last.box
+    if isinstance(last.layer, Affine) and len(last.parents[0].shape) == 1:
+        box = last.parents[0].box
+        unit = torch.eye(last.shape[0], dtype=box.center.dtype, device=box.center.device)[:k]
+        weight = last.layer.back(unit)
+        rows = (weight[:, None] - weight[None])[label]  # (N, k, d)
+        center = columns.center[:, :k].gather(1, label[:, None]) - columns.center[:, :k]
+        radius = torch.einsum("nkd,nd->nk", rows.abs(), box.radius)
+        if margin:
+            size = last.layer.size(box)[:, :k]
+            room = margin * ROUNDING * gamma(last.layer.terms + 2, center)
+            radius = radius + room * (size + size.gather(1, label[:, None]))
+        found = center - radius
+    else:
+        own, others = columns.low.gather(1, label[:, None]), columns.high[:, :k]
+        found = own - others
+    return found.scatter(1, label[:, None], torch.inf)
+
+
+def proven_lead(
+    network: nn.Module,
+    x: Tensor,
+    label: Tensor,
+    radius: float | Tensor,
+    *,
+    num_classes: int | None = None,
+    margin: float = 1.0,
+) -> Tensor:
+    """The smallest of `leads` `(N,)`: above 0, the class is proven to win in the whole ball."""
+    found = leads(network, x, label, radius, num_classes=num_classes, margin=margin)
+    return found.amin(dim=1)

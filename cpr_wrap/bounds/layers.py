@@ -1,0 +1,294 @@
+"""How each layer carries a box forwards and linear bounds backwards, with room for rounding.
+
+A box is a centre c and a radius r for each number. Whatever order a processor adds in, a sum of n
+products in floating point is off by at most gamma(n) times the sum of their absolute values
+(Higham 2002, section 3.1). Each layer adds a multiple of that to its radius. The multiple covers
+the network's own rounding, the rounding of the centre and the rounding of the radius.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.grad import conv2d_input
+
+ROUNDING = 6.0
+"""How many times gamma one rounding margin is: three errors, and two spare (see docs/theory.md)."""
+
+Map = Callable[[Tensor], Tensor]
+
+
+def unit(x: Tensor) -> float:
+    """The unit roundoff of a tensor's type; cuDNN's short products where they are allowed."""
+    if x.is_cuda and (torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32):
+        return 2.0**-11
+    return float(torch.finfo(x.dtype).eps) / 2
+
+
+def gamma(terms: int, x: Tensor) -> float:
+    """Relative error of a sum of `terms` products of `x`'s type, in any order of summation."""
+    share = terms * unit(x)
+    if share >= 0.5:
+        raise ValueError(f"a layer sums {terms} products, too many for a bound in {x.dtype}")
+    return share / (1 - share)
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """All tensors within `radius` of `center`, number by number; both `(N, ...)`."""
+
+    center: Tensor
+    radius: Tensor
+
+    @property
+    def low(self) -> Tensor:
+        """The smallest values `(N, ...)`."""
+        return self.center - self.radius
+
+    @property
+    def high(self) -> Tensor:
+        """The largest values `(N, ...)`."""
+        return self.center + self.radius
+
+    @property
+    def size(self) -> Tensor:
+        """The largest absolute values `(N, ...)`."""
+        return self.center.abs() + self.radius
+
+    def widened(self, margin: float) -> Box:
+        """The same box with room for a few roundings of each number."""
+        if not margin:
+            return self
+        room = margin * ROUNDING * gamma(4, self.center)
+        return Box(self.center, self.radius + room * self.size)
+
+
+def hull(low: Tensor, high: Tensor) -> Box:
+    """The box between two tensors `(N, ...)`."""
+    return Box((low + high) / 2, (high - low) / 2)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Affine:
+    """x to Wx + b.
+
+    Attributes:
+        forward: Applies W and adds b.
+        absolute: Applies |W|.
+        back: Applies the transpose of W to rows `(M, ...)` shaped like the output.
+        bias: b, shaped like a row of the output or to broadcast to it.
+        weight: Absolute size of b, where it is itself a sum; |b| if None.
+        terms: How many products are summed for a number of the output, the bias included.
+        fan: How many products `back` sums for a number.
+        pointwise: Whether each number is only multiplied, by one constant per channel.
+        kernel: The weights of a convolution that `window` describes.
+        window: Its kernel size, stride and padding; None where rows need whole maps.
+    """
+
+    forward: Map
+    absolute: Map
+    back: Map
+    terms: int
+    bias: Tensor | None = None
+    weight: Tensor | None = None
+    fan: int = 1
+    pointwise: bool = False
+    kernel: Tensor | None = None
+    window: tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None = None
+
+    def box(self, margin: float, *boxes: Box) -> Box:
+        """The box of the outputs."""
+        (box,) = boxes
+        center = self.forward(box.center)
+        if not margin:
+            return Box(center, self.absolute(box.radius))
+        room = margin * ROUNDING * gamma(self.terms, center)
+        radius = self.absolute(box.radius + room * box.size)
+        return Box(center, radius + room * self._bias_size(center))
+
+    def factor(self, like: Tensor) -> Tensor:
+        """The constants of a layer that is `pointwise`, as maps like `like` `(1, ...)`."""
+        return self.back(torch.ones_like(like))
+
+    def _bias_size(self, like: Tensor) -> Tensor:
+        """Absolute size of b; a product that underflows is off by less than the added number."""
+        weight = self.bias if self.weight is None else self.weight
+        tiny = like.new_tensor(self.terms * torch.finfo(like.dtype).tiny)
+        return tiny if weight is None else weight.abs() + tiny
+
+    def size(self, box: Box) -> Tensor:
+        """Sum of the absolute values of all products `(N, ...)`."""
+        return self.absolute(box.size) + self._bias_size(box.center)
+
+
+class Relu:
+    """max(x, 0)."""
+
+    def box(self, margin: float, *boxes: Box) -> Box:
+        """The box of the outputs."""
+        (box,) = boxes
+        return hull(box.low.relu(), box.high.relu()).widened(margin)
+
+
+@dataclass(frozen=True, eq=False)
+class MaxPool:
+    """The largest number of each window of a map."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+
+    def pool(self, x: Tensor) -> Tensor:
+        """The largest numbers `(N, C, H', W')` of maps `(N, C, H, W)`."""
+        return F.max_pool2d(x, self.kernel, self.stride, self.padding)
+
+    def apart(self, shape: torch.Size) -> bool:
+        """Whether the windows tile maps of a shape `(C, H, W)`."""
+        whole = all(n % k == 0 for n, k in zip(shape[1:], self.kernel, strict=True))
+        whole = whole and self.kernel[0] == self.kernel[1]
+        return whole and self.kernel == self.stride and self.padding == (0, 0)
+
+    def windows(self, x: Tensor) -> Tensor:
+        """The numbers of each window `(N, C, K, L)`; -inf where it reaches beyond the map."""
+        (up, left), (high, wide) = self.padding, self.kernel
+        padded = F.pad(x, (left, left, up, up), value=-torch.inf)
+        parts = padded.unfold(2, high, self.stride[0]).unfold(3, wide, self.stride[1])
+        return parts.flatten(4).flatten(2, 3).transpose(2, 3)
+
+    def joined(self, parts: Tensor, shape: torch.Size) -> Tensor:
+        """Sums over windows of their numbers `(N, C, K, L)`, as maps of a shape `(C, H, W)`."""
+        flat = parts.reshape(len(parts), -1, parts.shape[-1])
+        return F.fold(flat, shape[1:], self.kernel, padding=self.padding, stride=self.stride)
+
+    def box(self, margin: float, *boxes: Box) -> Box:
+        """The box of the outputs."""
+        (box,) = boxes
+        return hull(self.pool(box.low), self.pool(box.high)).widened(margin)
+
+
+@dataclass(frozen=True, eq=False)
+class Reshape:
+    """The same numbers in another shape."""
+
+    forward: Map
+    back: Map
+
+    def box(self, margin: float, *boxes: Box) -> Box:
+        """The box of the outputs."""
+        (box,) = boxes
+        del margin
+        return Box(self.forward(box.center), self.forward(box.radius))
+
+
+class Add:
+    """The sum of two."""
+
+    def box(self, margin: float, *boxes: Box) -> Box:
+        """The box of the outputs."""
+        first, second = boxes
+        center, radius = first.center + second.center, first.radius + second.radius
+        if margin:
+            room = margin * ROUNDING * gamma(4, center)
+            radius = radius + room * (first.size + second.size)
+        return Box(center, radius)
+
+
+@dataclass(frozen=True, eq=False)
+class Concat:
+    """Two side by side, as columns."""
+
+    split: int
+
+    def box(self, margin: float, *boxes: Box) -> Box:
+        """The box of the outputs."""
+        first, second = boxes
+        del margin
+        return Box(
+            torch.cat([first.center, second.center], 1), torch.cat([first.radius, second.radius], 1)
+        )
+
+
+Layer = Affine | Relu | MaxPool | Reshape | Add | Concat
+
+
+def linear(layer: nn.Linear) -> Affine:
+    """A fully connected layer on rows `(N, d)`."""
+    weight = layer.weight
+    return Affine(
+        forward=layer,
+        absolute=lambda x: F.linear(x, weight.abs()),
+        back=lambda a: a @ weight,
+        bias=layer.bias,
+        terms=layer.in_features + 1,
+        fan=layer.out_features,
+    )
+
+
+def convolution(layer: nn.Conv2d, shape: torch.Size) -> Affine:
+    """A convolution of maps of a shape `(C, H, W)`."""
+    weight, stride, dilation, groups = layer.weight, layer.stride, layer.dilation, layer.groups
+    padding = (0, 0) if isinstance(layer.padding, str) else layer.padding
+
+    def back(a: Tensor) -> Tensor:
+        size = (len(a), *shape)
+        moved: Tensor = conv2d_input(size, weight, a, stride, padding, dilation, groups)
+        return moved
+
+    return Affine(
+        forward=layer,
+        absolute=lambda x: F.conv2d(x, weight.abs(), None, stride, padding, dilation, groups),
+        back=back,
+        bias=None if layer.bias is None else layer.bias[:, None, None],
+        terms=weight[0].numel() + 1,
+        fan=weight[:, 0].numel(),
+        kernel=weight,
+        window=_window(layer),
+    )
+
+
+def _window(layer: nn.Conv2d) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None:
+    if layer.groups != 1 or layer.dilation != (1, 1) or isinstance(layer.padding, str):
+        return None
+    kernel, stride, padding = layer.kernel_size, layer.stride, layer.padding
+    return (kernel[0], kernel[1]), (stride[0], stride[1]), (padding[0], padding[1])
+
+
+def scale(factor: Tensor, shift: Tensor | None = None, weight: Tensor | None = None) -> Affine:
+    """Each number times a constant, plus a constant; both broadcast to a row of the input."""
+    return Affine(
+        forward=lambda x: x * factor if shift is None else x * factor + shift,
+        absolute=lambda x: x * factor.abs(),
+        back=lambda a: a * factor,
+        bias=shift,
+        weight=weight,
+        pointwise=factor.shape[1:].numel() == 1 if factor.dim() else True,
+        terms=8,  # of batch norm: a root, a division, two products, two sums
+    )
+
+
+def batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d, dims: int) -> Affine:
+    """Batch norm with its running statistics, on tensors of `dims` dimensions."""
+    mean, variance = layer.running_mean, layer.running_var
+    if mean is None or variance is None:
+        raise ValueError("batch norm without running statistics has no bounds: they mix the batch")
+    factor = (variance + layer.eps).rsqrt()
+    if layer.weight is not None:
+        factor = factor * layer.weight
+    own = torch.zeros_like(mean) if layer.bias is None else layer.bias
+    parts = (factor, own - mean * factor, own.abs() + (mean * factor).abs())
+    return scale(*(part.view(-1, *(1,) * (dims - 2)) for part in parts))
+
+
+def average(pool: Map, shape: torch.Size, terms: int) -> Affine:
+    """An average over windows of maps of a shape `(C, H, W)`."""
+
+    def back(a: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = a.new_zeros(len(a), *shape, requires_grad=True)
+            return torch.autograd.grad(pool(x), x, a)[0]
+
+    return Affine(forward=pool, absolute=pool, back=back, terms=terms + 1, fan=terms)

@@ -1,76 +1,87 @@
-"""Images in folders, one folder a class."""
+"""Images in folders, one folder for each class."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from cpr_wrap._checks import check_images
-from cpr_wrap.data.images import ImageData
+from cpr_wrap._registry import unknown
+from cpr_wrap.data.images import ImageData, Wanted, collect
+from cpr_wrap.data.pictures import ENDINGS, Transform, as_pixels, find_pictures, open_picture
 
-Transform = Callable[[Any], Tensor]  # from a PIL image to pixels (C, H, W) in [0, 1]
-
-_ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-
-
-def as_pixels(image: Any) -> Tensor:
-    """Pixels `(3, H, W)` in [0, 1] of a PIL image, at its own size."""
-    return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).float().div_(255)
+ClassMap = Mapping[str, int] | str | Path
 
 
 class FolderImages(Dataset[tuple[Tensor, int]]):
     """A folder of images, laid out as `path/<class>/<image>`, each read when it is asked for.
 
-    Classes are numbered in the order of their folders' names, images come class by class in the
-    order of theirs.
+    Classes are numbered in the order of their folders' names, or by `class_map`; images come class
+    by class in the order of their names. Hidden folders and files do not count.
 
     Attributes:
         root: The folder.
         name: Its name.
-        classes: Names of the classes.
+        classes: Names of the classes; with a class map a number for those without a folder.
         numbers: Which of the folder's images these are.
     """
 
     def __init__(
-        self, path: str | Path, transform: Transform | None = None, num: int | None = None
+        self,
+        path: str | Path,
+        transform: Transform | None = None,
+        num: int | None = None,
+        *,
+        channels: int | None = None,
+        class_map: ClassMap | None = None,
+        wanted: Wanted | None = None,
     ) -> None:
         """Look which images there are.
 
         Args:
             path: The folder.
-            transform: As in `load_folder`.
-            num: As in `load_folder`.
+            transform: Makes pixels `(C, H, W)` in [0, 1] of a PIL image, e.g. `ZooModel.transform`,
+                the resize and crop a model was made for. Without it images keep their size.
+            num: Keep this many images, spread evenly over all of them, so that all classes are
+                seen.
+            channels: 1 for grey images, 3 for colour; 3 if None.
+            class_map: The number of each class folder, for models with an order of their own: a
+                mapping, or a file. JSON: `{"n01440764": 0, …}`, `{"0": ["n01440764", …], …}` or a
+                list of folders. Text: a folder and a number on each line, or folders in order.
+            wanted: Which images, in place of `num`.
         """
         self.root = Path(path)
-        self.transform = transform or as_pixels
         if not self.root.is_dir():
             raise ValueError(
                 f"{self.root}: expected a folder of images, got no folder of that name"
             )
-        self.name = self.root.name
-        self.classes = sorted(entry.name for entry in self.root.iterdir() if entry.is_dir())
+        if channels not in (None, 1, 3):
+            raise ValueError(f"channels: expected 1 (grey) or 3 (colour), got {channels}")
+        self.name = self.root.resolve().name
+        self.transform, self.channels = transform or as_pixels, channels or 3
+        folders = sorted(
+            entry.name
+            for entry in self.root.iterdir()
+            if entry.is_dir() and not entry.name.startswith(".")
+        )
+        labels = _labels(folders, class_map, self.root)
+        names = {label: name for name, label in labels.items()}
+        self.classes = [names.get(label, str(label)) for label in range(max(names, default=-1) + 1)]
         files = [
-            (file, label)
-            for label, name in enumerate(self.classes)
-            for file in sorted((self.root / name).rglob("*"))
-            if file.suffix.lower() in _ENDINGS
+            (file, labels[name]) for name in folders for file in find_pictures(self.root / name)
         ]
         if not files:
             raise ValueError(
                 f"{self.root}: expected images in one folder for each class, like "
-                f"{self.root}/cat/1.png, got {len(self.classes)} folders and no image in them "
-                f"({', '.join(_ENDINGS)})"
+                f"{self.root}/cat/1.png, got {len(folders)} folders and no image in them "
+                f"({', '.join(ENDINGS)})"
             )
-        count = len(files)
-        if num is not None and not 1 <= num <= count:
-            raise ValueError(f"num: expected 1 to {count}, the images in {self.root}, got {num}")
-        self.numbers = list(range(count) if num is None else [i * count // num for i in range(num)])
+        self.numbers = _places(wanted or Wanted(num=num), len(files), str(self.root))
         self._files = [files[i] for i in self.numbers]
 
     @property
@@ -81,48 +92,76 @@ class FolderImages(Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return len(self._files)
 
+    def listing(self) -> str:
+        """The files with their lengths and labels, to tell one folder from another."""
+        return "\n".join(
+            f"{file.relative_to(self.root).as_posix()} {file.stat().st_size} {label}"
+            for file, label in self._files
+        )
+
     def __getitem__(self, position: int) -> tuple[Tensor, int]:
         """Pixels `(C, H, W)` and label of an image."""
         file, label = self._files[position]
-        return _read(file, self.transform), label
+        return self.transform(open_picture(file, self.channels)), label
 
 
 def load_folder(
-    path: str | Path, transform: Transform | None = None, num: int | None = None
+    path: str | Path, transform: Transform | None = None, num: int | None = None, **options: Any
 ) -> ImageData:
     """Load a folder of images, laid out as `path/<class>/<image>`, into memory.
 
     Args:
         path: The folder.
-        transform: Makes pixels `(C, H, W)` in [0, 1] of a PIL image, e.g. `ZooModel.transform`,
-            the resize and crop a model was made for. Without it images keep their size.
-        num: Keep this many images, spread evenly over all of them, so that all classes are seen.
+        transform: See `FolderImages`.
+        num: See `FolderImages`.
+        **options: See `FolderImages`: `channels`, `class_map`, `wanted`.
     """
-    folder = FolderImages(path, transform, num)
-    images, labels = zip(*(folder[i] for i in range(len(folder))), strict=True)
-    sizes = {tuple(image.shape) for image in images}
-    if len(sizes) > 1:
-        raise ValueError(
-            f"{folder.root}: expected images of one size, got {sorted(sizes)[:3]}; "
-            "pass a transform that resizes, e.g. the model's own (ZooModel.transform)"
-        )
-    pixels = torch.stack(images)
-    check_images(pixels, name=str(folder.root))
-    return ImageData(
-        images=pixels,
-        labels=torch.tensor(labels),
-        indices=torch.tensor(folder.numbers),
-        name=folder.name,
-        part="folder",
-        num_classes=folder.num_classes,
-    )
+    folder = FolderImages(path, transform, num, **options)
+    pairs = (folder[i] for i in range(len(folder)))
+    numbers, origin = np.array(folder.numbers), str(folder.root)
+    return collect(pairs, numbers, folder.name, "folder", folder.num_classes, origin)
 
 
-def _read(file: Path, transform: Transform) -> Tensor:
-    from PIL import Image, UnidentifiedImageError
+def _places(wanted: Wanted, count: int, what: str) -> list[int]:
+    """The numbers of the images that are wanted; `num` alone spreads them over all classes."""
+    rows: list[int] = wanted.rows(np.arange(count), what).tolist()
+    if wanted.num is None or wanted.start is not None:
+        return rows
+    return [i * count // wanted.num for i in range(wanted.num)]
 
+
+def _labels(folders: Sequence[str], class_map: ClassMap | None, root: Path) -> dict[str, int]:
+    """The label of each class folder."""
+    if class_map is None:
+        return {name: label for label, name in enumerate(folders)}
+    known = class_map if isinstance(class_map, Mapping) else _read_map(Path(class_map))
+    for name, label in known.items():
+        if not isinstance(label, int) or isinstance(label, bool) or not 0 <= label < 1_000_000:
+            raise ValueError(f"class_map: expected a class's number for {name!r}, got {label!r}")
+    for name in folders:
+        if name not in known:
+            raise LookupError(f"class_map: {unknown(f'folder of {root}', name, list(known))}")
+    return dict(known)
+
+
+def _read_map(path: Path) -> dict[str, int]:
+    """Read a class map in one of the usual forms."""
     try:
-        with Image.open(file) as image:
-            return transform(image.convert("RGB"))
-    except (UnidentifiedImageError, OSError) as error:
-        raise RuntimeError(f"{file} cannot be read as an image ({error})") from error
+        text = path.read_text()
+        content: Any = json.loads(text) if path.suffix == ".json" else _lines(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"class_map: {path} cannot be read ({error})") from error
+    if isinstance(content, list):
+        content = {name: label for label, name in enumerate(content)}
+    if not isinstance(content, dict):
+        raise ValueError(f"class_map: {path}: expected folders and numbers, got {content!r:.80}")
+    if all(name.isdecimal() and isinstance(value, list) for name, value in content.items()):
+        content = {str(value[0]): int(name) for name, value in content.items() if value}
+    return {str(name): label for name, label in content.items()}
+
+
+def _lines(text: str) -> list[str] | dict[str, int]:
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    if all(len(line) == 2 and line[1].isdecimal() for line in lines):
+        return {name: int(label) for name, label in lines}
+    return [line[0] for line in lines]

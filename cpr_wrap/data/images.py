@@ -1,17 +1,23 @@
-"""Images with their labels, and the paper's way to divide a test set."""
+"""Images with their labels, which of them are wanted, and the paper's way to divide a test set."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from cpr_wrap._checks import check_images, check_labels
+
 # The paper judges on this many test images, whatever the length of the test set.
 PAPER_TEST_IMAGES = 10_000
-PARTS = ("train", "clean", "robust", "validation")
+PARTS = ("train", "test", "clean", "robust", "validation")
+
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,25 +48,197 @@ class ImageData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bytes:
-    """Images as they are stored, of which only the asked-for part becomes floats.
+class Wanted:
+    """Which images of a data set are asked for; all of them by default.
 
     Attributes:
-        images: Grey `(N, H, W)` or colour `(N, H, W, C)`, uint8.
-        labels: Classes `(N,)`.
-        origin: The file or folder they come from, for messages.
+        num: How many, from the first.
+        start: The number of the first.
+        indices: The numbers of all of them, in place of the other two.
     """
 
-    images: npt.NDArray[np.uint8]
-    labels: npt.NDArray[np.integer]
-    origin: str
+    num: int | None = None
+    start: int | None = None
+    indices: Sequence[int] | Tensor | None = None
 
-    def tensors(self, chosen: slice) -> tuple[Tensor, Tensor]:
-        """Pixels `(M, C, H, W)` in [0, 1] and labels `(M,)` of a stretch of images."""
-        pixels = torch.from_numpy(np.ascontiguousarray(self.images[chosen]))
-        pixels = pixels.unsqueeze(1) if pixels.dim() == 3 else pixels.permute(0, 3, 1, 2)
-        labels = torch.from_numpy(self.labels[chosen].astype(np.int64))
-        return pixels.contiguous().float().div_(255), labels
+    def rows(self, numbers: Numbers, what: str) -> Numbers:
+        """Places of the images that are wanted.
+
+        Args:
+            numbers: The numbers of the images that there are `(N,)`, rising.
+            what: Which images these are, for messages.
+        """
+        if self.indices is not None:
+            return self._chosen(numbers, what)
+        rows = np.arange(len(numbers))
+        if self.start is not None:
+            rows = rows[numbers >= self.start]
+            if self.start < 0 or not len(rows):
+                raise ValueError(
+                    f"start: expected 0 to {numbers[-1]}, the numbers in {what}, got {self.start}"
+                )
+        if self.num is not None and not 1 <= self.num <= len(rows):
+            raise ValueError(
+                f"num: expected 1 to {len(rows)}, the images in {what}, got {self.num}"
+            )
+        return rows[: self.num]
+
+    def _chosen(self, numbers: Numbers, what: str) -> Numbers:
+        if self.num is not None or self.start is not None:
+            raise ValueError("indices: expected without num and start, which choose images too")
+        chosen = np.asarray(self.indices)
+        if chosen.ndim != 1 or not len(chosen) or chosen.dtype.kind not in "iu":
+            raise ValueError(
+                f"indices: expected a list of whole numbers, got {chosen.dtype} {chosen.shape}"
+            )
+        if len(np.unique(chosen)) != len(chosen):
+            raise ValueError("indices: expected each number once, got some twice")
+        rows = np.searchsorted(numbers, chosen).clip(max=len(numbers) - 1)
+        wrong = chosen[numbers[rows] != chosen]
+        if len(wrong):
+            raise ValueError(
+                f"indices: expected numbers of images in {what}, which are {_ranges(numbers)}, "
+                f"got {', '.join(map(str, wrong[:5]))}"
+            )
+        return rows
+
+
+def _ranges(numbers: Numbers) -> str:
+    """Rising numbers in words: `0 to 999 and 9000 to 9999`."""
+    gaps = np.nonzero(np.diff(numbers) > 1)[0] + 1
+    parts = [f"{part[0]} to {part[-1]}" for part in np.split(numbers, gaps)[:4]]
+    return " and ".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """Images as they are stored, of which only those that are wanted become tensors.
+
+    Attributes:
+        images: Grey `(N, H, W)` or colour `(N, H, W, C)` or `(N, C, H, W)`, as bytes or as floats
+            in [0, 1].
+        labels: Classes `(N,)`.
+        origin: The file or folder they come from, for messages.
+        num_classes: How many classes there are, if that is known.
+    """
+
+    images: npt.NDArray[Any]
+    labels: npt.NDArray[Any]
+    origin: str
+    num_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        check_layout(self.images.shape, self.images.dtype, self.origin)
+        if self.labels.shape != self.images.shape[:1] or self.labels.dtype.kind not in "iu":
+            raise ValueError(
+                f"{self.origin}: expected one integer label for each of the {len(self.images)} "
+                f"images, got {self.labels.dtype} {self.labels.shape}"
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`(C, H, W)` of an image."""
+        first, *rest = self.images.shape[1:]
+        if len(rest) == 1:
+            return (1, first, *rest)
+        return (rest[1], first, rest[0]) if _channels_last(self.images.shape) else (first, *rest)
+
+    def tensors(self, rows: Numbers) -> tuple[Tensor, Tensor]:
+        """Pixels `(M, C, H, W)` in [0, 1] and labels `(M,)` of some images."""
+        images = np.ascontiguousarray(self.images[rows])
+        pixels = torch.from_numpy(images.astype(images.dtype.newbyteorder("="), copy=False))
+        if pixels.dim() == 3:
+            pixels = pixels.unsqueeze(1)
+        elif _channels_last(self.images.shape):
+            pixels = pixels.permute(0, 3, 1, 2)
+        as_bytes = pixels.dtype == torch.uint8
+        pixels = pixels.float().contiguous().div_(255 if as_bytes else 1)
+        return pixels, torch.from_numpy(self.labels[rows].astype(np.int64))
+
+    def data(self, numbers: Numbers, rows: Numbers, name: str, part: str, note: str) -> ImageData:
+        """Some of the images, checked.
+
+        Args:
+            numbers: The number of each stored image `(N,)`.
+            rows: Places of those that are wanted `(M,)`.
+            name: As in `ImageData`.
+            part: As in `ImageData`.
+            note: As in `ImageData`.
+        """
+        images, labels = self.tensors(rows)
+        num_classes = self.num_classes or int(self.labels.max()) + 1
+        found = _checked(images, labels, numbers[rows], num_classes, self.origin)
+        return replace(found, name=name, part=part, note=note)
+
+
+def collect(
+    pairs: Iterable[tuple[Any, Any]],
+    numbers: Numbers,
+    name: str,
+    part: str,
+    num_classes: int | None = None,
+    origin: str | None = None,
+) -> ImageData:
+    """Put images that come one by one together.
+
+    Args:
+        pairs: Pixels `(C, H, W)` in [0, 1] and label of each image.
+        numbers: Their numbers `(N,)`.
+        name: As in `ImageData`.
+        part: As in `ImageData`.
+        num_classes: As in `ImageData`; the largest label decides if None.
+        origin: Where they come from, for messages; `name` if None.
+    """
+    origin = origin or name
+    images, labels = zip(*pairs, strict=True)
+    if not all(isinstance(image, Tensor) for image in images):
+        raise TypeError(
+            f"{origin}: expected tensors (C, H, W) in [0, 1] with labels, got "
+            f"{type(images[0]).__name__}; give it a transform, e.g. torchvision's ToTensor"
+        )
+    sizes = {tuple(image.shape) for image in images}
+    if len(sizes) > 1:
+        raise ValueError(
+            f"{origin}: expected images of one size, got {sorted(sizes)[:3]}; "
+            "pass a transform that resizes, e.g. the model's own (ZooModel.transform)"
+        )
+    pixels, classes = torch.stack(images).float(), torch.tensor([int(label) for label in labels])
+    num_classes = num_classes or int(classes.max()) + 1
+    found = _checked(pixels, classes, numbers, num_classes, origin)
+    return replace(found, name=name, part=part)
+
+
+def _checked(
+    images: Tensor, labels: Tensor, numbers: Numbers, num_classes: int, origin: str
+) -> ImageData:
+    check_images(images, name=origin)
+    check_labels(labels, len(images), num_classes, name=origin)
+    return ImageData(
+        images=images,
+        labels=labels,
+        indices=torch.from_numpy(numbers),
+        name=origin,
+        part="",
+        num_classes=num_classes,
+    )
+
+
+def check_layout(shape: tuple[int, ...], dtype: np.dtype[Any], origin: str) -> None:
+    """Refuse arrays that are not images, by what is known before they are read."""
+    if (dtype != np.uint8 and dtype.kind != "f") or len(shape) not in (3, 4) or 0 in shape:
+        raise ValueError(
+            f"{origin}: expected images of type uint8, or floats in [0, 1], and of shape (N, H, W) "
+            f"or (N, H, W, C) or (N, C, H, W), got {dtype} {shape}"
+        )
+    if len(shape) == 4 and (shape[1] in (1, 3)) == (shape[3] in (1, 3)):
+        raise ValueError(
+            f"{origin}: expected 1 or 3 channels, first or last, to tell (N, H, W, C) from "
+            f"(N, C, H, W), got {shape}"
+        )
+
+
+def _channels_last(shape: tuple[int, ...]) -> bool:
+    return shape[-1] in (1, 3)
 
 
 def paper_split(part: str, count: int) -> range:

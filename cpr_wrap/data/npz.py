@@ -1,19 +1,28 @@
-"""Data sets in NumPy's `.npz` files.
+"""Images in NumPy's `.npz` files.
 
-Either one file `<name>.npz` with `train_images`, `train_labels`, `test_images` and `test_labels`,
-or two files `<name>_train.npz` and `<name>_test.npz` with `images` and `labels`. Images are uint8,
-`(N, H, W)` or `(N, H, W, C)`.
+Either one file with `train_images`, `train_labels`, `test_images` and `test_labels`, or one with
+`images` and `labels`; see `Stored` for their layout. A file may hold `num_classes` too.
 """
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
-from cpr_wrap.data.images import Bytes
+from cpr_wrap.data.images import Stored, check_layout
+
+# A file may promise this many bytes, or so many times its own length: photographs do not shrink
+# as much, but a few kilobytes of zeros can fill any memory.
+_ALWAYS_ROOM, _LARGEST_RATIO = 2**28, 100
+# Not LookupError, which is ours; zipfile says RuntimeError of a file with a password.
+_UNREADABLE = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, RuntimeError),
+)
 
 
 def npz_files(root: Path, name: str, half: str) -> tuple[Path, Path]:
@@ -21,40 +30,65 @@ def npz_files(root: Path, name: str, half: str) -> tuple[Path, Path]:
     return root / f"{name}.npz", root / f"{name}_{half}.npz"
 
 
-def read_npz(root: Path, name: str, half: str) -> Bytes | None:
+def read_npz(root: Path, name: str, half: str) -> Stored | None:
     """Read the half "train" or "test" of a data set, or None if there is no file for it."""
     whole, part = npz_files(root, name, half)
     if part.is_file():
-        return read_arrays(part, "images", "labels")
-    if whole.is_file():
-        return read_arrays(whole, f"{half}_images", f"{half}_labels")
-    return None
+        return read_arrays(part, half, named=False)
+    return read_arrays(whole, half, named=True) if whole.is_file() else None
 
 
-def read_arrays(path: Path, images_key: str, labels_key: str) -> Bytes:
-    """Read images and labels from one file and see that they belong together."""
+def read_arrays(path: Path, half: str, *, named: bool | None = None) -> Stored:
+    """Read images and labels from one file.
+
+    Args:
+        path: The file.
+        half: "train" or "test", for a file that has both.
+        named: Whether the arrays are named by their half; by default as they are.
+    """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            missing = [key for key in (images_key, labels_key) if key not in file]
-            if missing:
+        with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as file:
+            named = "images" not in file if named is None else named
+            names = [f"{half}_{key}" if named else key for key in ("images", "labels")]
+            if set(names) - set(file.files):
                 raise LookupError(
-                    f"{path}: expected the arrays {images_key!r} and {labels_key!r}, "
+                    f"{path}: expected the arrays {names[0]!r} and {names[1]!r}, "
                     f"got {', '.join(map(repr, file.files)) or 'none'}"
                 )
-            images, labels = file[images_key], file[labels_key]
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+            for name in [name for name in (*names, "num_classes") if name in file.files]:
+                _check_promise(archive, name, path, images=name == names[0])
+            classes = int(file["num_classes"]) if "num_classes" in file else None
+            arrays = [file[name] for name in names]
+    except _UNREADABLE as error:
+        if isinstance(error, ValueError) and str(error).startswith(str(path)):
+            raise  # it can be read, and is refused
         raise RuntimeError(
             f"{path} cannot be read as an .npz file of plain arrays ({error}); "
             "is it complete? Copy or download it again"
         ) from error
-    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+    return Stored(images=arrays[0], labels=arrays[1], origin=str(path), num_classes=classes)
+
+
+def _check_promise(archive: zipfile.ZipFile, name: str, path: Path, *, images: bool) -> None:
+    """Look at the header of an array, before there is made room for it."""
+    info = archive.getinfo(f"{name}.npy")
+    with archive.open(info) as member:
+        shape, dtype = _header(member)
+    if images:
+        check_layout(shape, dtype, str(path))
+    promised = math.prod(shape) * dtype.itemsize
+    if promised > max(_ALWAYS_ROOM, _LARGEST_RATIO * info.compress_size):
         raise ValueError(
-            f"{path}: expected {images_key!r} of type uint8 and shape (N, H, W) or (N, H, W, C), "
-            f"got {images.dtype} {images.shape}"
+            f"{path}: expected an array of plausible size, got {promised:,} bytes promised by "
+            f"{name!r} in {info.compress_size:,}"
         )
-    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"{path}: expected one integer label for each of the {len(images)} images, "
-            f"got {labels.dtype} {labels.shape}"
-        )
-    return Bytes(images=images, labels=labels, origin=str(path))
+
+
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(member)
+    if version == (1, 0):
+        read = np.lib.format.read_array_header_1_0
+    else:
+        read = np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(member)
+    return shape, dtype

@@ -1,4 +1,4 @@
-"""Training robust networks: one file a method, one loop for all, recipes as frozen settings."""
+"""Training robust networks: a file for each method, one loop for all, recipes as settings."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from cpr_wrap.training.at import AT
 from cpr_wrap.training.atrr import ATRR
 from cpr_wrap.training.ccat import CCAT
 from cpr_wrap.training.fast_at import FastAT
+from cpr_wrap.training.ibp import IBP
 from cpr_wrap.training.loop import train
 from cpr_wrap.training.mart import MART
 from cpr_wrap.training.method import METHODS, AdversarialMethod, Losses, Method, register_method
 from cpr_wrap.training.rcd import RCD
 from cpr_wrap.training.recipes import RECIPES, Recipe
-from cpr_wrap.training.standard import Standard
+from cpr_wrap.training.standard import StandardTraining
 from cpr_wrap.training.trades import TRADES
 from cpr_wrap.training.trainer import TrainingResult
 
@@ -19,6 +20,7 @@ __all__ = [
     "AT",
     "ATRR",
     "CCAT",
+    "IBP",
     "MART",
     "METHODS",
     "RCD",
@@ -29,7 +31,7 @@ __all__ = [
     "Losses",
     "Method",
     "Recipe",
-    "Standard",
+    "StandardTraining",
     "TrainingResult",
     "register_method",
     "train",

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cpr_wrap._checks import check_positive
-from cpr_wrap.geometry import ball
+from cpr_wrap.geometry import threat
 from cpr_wrap.solver import PGD, Keep
 from cpr_wrap.training.method import AdversarialMethod, Losses, Start, correct, register_method
 
@@ -63,7 +63,7 @@ class CCAT(AdversarialMethod):
         Returns:
             Label distributions `(N, k)`.
         """
-        length = ball(self.norm).distance(x_adv, x).to(x.dtype)
+        length = threat(self.norm).distance(x_adv, x).to(x.dtype)
         trust = (1 - (length / self.eps).clamp(max=1)) ** self.rho
         one_hot = F.one_hot(y, num_classes).to(x.dtype)
         return trust[:, None] * one_hot + (1 - trust[:, None]) / num_classes

@@ -1,64 +1,66 @@
-"""Files of a training: the state to go on from, and the finished model."""
+"""Files of a training: the state to resume from, and the finished model."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import os
+import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-STATE = "checkpoint.pt"
+from cpr_wrap._files import read_sealed, write_atomically, write_sealed, write_tensors
+
+STATE, PREVIOUS, DAMAGED = "checkpoint.pt", "checkpoint.previous.pt", "checkpoint.damaged.pt"
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
-
-
-def _replace(path: Path, temporary: Path) -> None:
-    """Put a finished file in place in one step, so that a kill leaves the old one or the new."""
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
+_LAYOUT = "cpr-wrap checkpoint, layout 2"
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
-    """Write the state of a training."""
-    temporary = folder / f"{STATE}.part"
-    torch.save(state, temporary)
-    _replace(folder / STATE, temporary)
+    """Write the state of a training, and keep the one before."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    if (folder / STATE).exists():
+        (folder / STATE).replace(folder / PREVIOUS)
+    write_sealed(folder / STATE, _LAYOUT, buffer.getvalue())
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
-    """Read the state of a training, None if there is none yet."""
-    path = folder / STATE
-    if not path.exists():
-        return None
-    try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise RuntimeError(
-            f"{path} cannot be read ({type(error).__name__}); remove it to train from the beginning"
-        ) from error
-    return state
+    """Read the last state of a training that is whole, None if there is none.
+
+    Warns of a file that is damaged, and sets it aside, so that it does not displace a good one.
+    """
+    for file in (folder / STATE, folder / PREVIOUS):
+        if not file.exists():
+            continue
+        try:
+            data = read_sealed(file, _LAYOUT, older=b"PK")  # layout 1 was a bare zip file
+            state: dict[str, Any] = torch.load(
+                io.BytesIO(data), map_location="cpu", weights_only=True
+            )
+        except ValueError as error:
+            raise ValueError(f"{error}; choose another folder, or pass resume=False") from error
+        except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
+            then = "resuming from the state before it, if there is one, else from the beginning"
+            warnings.warn(f"{_problem(file, error)}; {then}", stacklevel=2)
+            with contextlib.suppress(OSError):  # another process was faster
+                file.replace(folder / DAMAGED)
+            continue
+        return state
+    return None
 
 
-def portable(network: nn.Module) -> dict[str, Tensor]:
-    """The network's tensors on the CPU, contiguous, each with memory of its own."""
-    # clone() would keep the strides of channels_last
-    return {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, tensor in network.state_dict().items()
-    }
+def _problem(file: Path, error: Exception) -> str:
+    text = str(error).partition("\n")[0]
+    return text if str(file) in text else f"{file} cannot be read ({text})"
 
 
-def save_model(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
+def save_model(folder: Path, network: nn.Module, config: dict[str, Any]) -> None:
     """Write a finished model: its weights, then the config that says how to use them."""
-    from safetensors.torch import save
-
-    temporary = folder / f"{WEIGHTS}.part"
-    temporary.write_bytes(save(tensors))  # save_file would make a file that only we can read
-    _replace(folder / WEIGHTS, temporary)
-    temporary = folder / f"{CONFIG}.part"
-    temporary.write_text(json.dumps(config, indent=2) + "\n")
-    _replace(folder / CONFIG, temporary)
+    write_tensors(folder / WEIGHTS, network.state_dict())
+    write_atomically(folder / CONFIG, json.dumps(config, indent=2) + "\n")

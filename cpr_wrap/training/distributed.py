@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+
+from cpr_wrap import _processes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class Team:
     """One of `world` processes that share every batch.
 
     Attributes:
@@ -29,16 +31,36 @@ class Group:
         return self.rank == 0
 
     def total(self, values: Tensor) -> Tensor:
-        """Sum of a tensor over all processes."""
+        """Sum of a tensor over all processes, in place."""
         if self.world > 1:
             dist.all_reduce(values)
         return values
 
-    def leaders(self, tensors: Iterable[Tensor]) -> None:
+    def follow_leader(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite tensors with those of the process that leads."""
         if self.world > 1:
-            for tensor in tensors:
-                dist.broadcast(tensor, 0)
+            for alike in _by_type(tensors):
+                flat = torch.cat([tensor.detach().reshape(-1) for tensor in alike])
+                dist.broadcast(flat, 0)
+                _unpack(flat, alike)
+
+    def sum_gradients(self, network: nn.Module) -> None:
+        """Sum the gradients of a network's parameters over all processes, in one exchange.
+
+        A parameter that no process has a gradient of stays without one. Not torch's
+        DistributedDataParallel: its threads outlive the group and can abort the process at exit.
+        """
+        if self.world == 1:
+            return
+        for alike in _by_type(p for p in network.parameters() if p.requires_grad):
+            found = alike[0].new_tensor([float(p.grad is not None) for p in alike])
+            for p in alike:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            gradients = [p.grad for p in alike if p.grad is not None]
+            flat = self.total(torch.cat([found, *(g.reshape(-1) for g in gradients)]))
+            _unpack(flat[len(alike) :], gradients)
+            for p, count in zip(alike, flat[: len(alike)].tolist(), strict=True):
+                p.grad = p.grad if count else None
 
     def rows(self, count: int) -> slice:
         """This process's share of a batch of `count` images.
@@ -53,15 +75,25 @@ class Group:
         return slice(begin, 2 * last if last < pairs else count)
 
 
-def join_group(device: torch.device) -> Group:
+def _by_type(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Tensors that can be joined to one, in the same order on every process."""
+    groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    return list(groups.values())
+
+
+def _unpack(flat: Tensor, tensors: list[Tensor]) -> None:
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    with torch.no_grad():
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view(tensor.shape))
+
+
+def join_group(device: torch.device) -> Team:
     """Join the processes that `torchrun` started, or stand alone."""
-    if not dist.is_available():
-        return Group()
-    if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    if not dist.is_initialized():
-        return Group()
-    return Group(rank=dist.get_rank(), world=dist.get_world_size())
+    _processes.join(device)
+    return Team(rank=_processes.rank(), world=_processes.world_size())
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:

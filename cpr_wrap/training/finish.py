@@ -14,14 +14,12 @@ from torch import Tensor, nn
 
 from cpr_wrap import __version__
 from cpr_wrap.calibration import calibrate
+from cpr_wrap.rule import ByQuantile
 from cpr_wrap.selective import RejectionRule, SelectiveClassifier, rule_config
-from cpr_wrap.training.checkpoint import portable, save_model
+from cpr_wrap.training.checkpoint import save_model
 from cpr_wrap.training.history import EpochRecord
 from cpr_wrap.training.method import AdversarialMethod
 from cpr_wrap.training.recipes import Recipe, describe_recipe
-
-# Rules whose threshold means nothing before it is calibrated. RCD's is 0 by construction.
-_CALIBRATED = ("confidence", "atrr")
 
 
 def trained_rule(
@@ -36,7 +34,7 @@ def trained_rule(
             a rule that needs one accepts everything until it is calibrated.
     """
     rule = recipe.rule
-    if rule.name not in _CALIBRATED:
+    if not isinstance(rule.calibrated_by, ByQuantile):
         return rule
     if validation is None:
         warnings.warn(
@@ -49,23 +47,12 @@ def trained_rule(
     return calibrate(model, *validation, recipe.reject_rate).model.rule
 
 
-def _threat(recipe: Recipe, dataset: str | None) -> dict[str, Any]:
-    """What the network was trained on and against."""
-    threat: dict[str, Any] = {"dataset": dataset}
-    if isinstance(recipe.method, AdversarialMethod):
-        threat |= {"norm": recipe.method.norm, "eps": recipe.method.eps}
-    return threat
-
-
 def write_model(
     folder: Path,
     network: nn.Module,
     recipe: Recipe,
     *,
-    source: Mapping[str, Any],
-    dataset: str | None,
-    input_shape: tuple[int, ...],
-    num_classes: int,
+    facts: Mapping[str, Any],
     history: Sequence[EpochRecord],
     validation: tuple[Tensor, Tensor] | None,
 ) -> None:
@@ -75,21 +62,20 @@ def write_model(
         folder: Where to.
         network: The network, in eval mode.
         recipe: How it was trained.
-        source: How to build it again: `network` (a registered name, or None for one of the
-            user's own) and `network_settings`.
-        dataset: Name of the images it was trained on, if they have one.
-        input_shape: `(C, H, W)`.
-        num_classes: k.
+        facts: How to build it again, and what it takes: `network` (a registered name, or None for
+            one of the user's own), `network_settings`, `input_shape`, `num_classes`, `dataset`.
         history: What was measured.
         validation: Images and labels for the threshold of the rule.
     """
+    method = recipe.method
+    threat = {}
+    if isinstance(method, AdversarialMethod):
+        threat = {"norm": method.norm, "eps": method.eps}
     config = {
         "format": 1,
         "rule": rule_config(trained_rule(recipe, network, validation)),
-        **source,
-        "input_shape": list(input_shape),
-        "num_classes": num_classes,
-        **_threat(recipe, dataset),
+        **facts,
+        **threat,
         "recipe": describe_recipe(recipe),
         "history": [asdict(record) for record in history],
         "versions": {
@@ -98,4 +84,4 @@ def write_model(
             "python": platform.python_version(),
         },
     }
-    save_model(folder, portable(network), config)
+    save_model(folder, network, config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ class EpochRecord:
     seconds: float
 
 
+@dataclass
 class Tally:
     """Sums over the steps of an epoch.
 
@@ -41,9 +42,8 @@ class Tally:
         seconds: Time spent.
     """
 
-    def __init__(self, sums: list[float] | None = None, seconds: float = 0.0) -> None:
-        self.sums = [0.0] * 6 if sums is None else sums
-        self.seconds = seconds
+    sums: list[float] = field(default_factory=lambda: [0.0] * 6)
+    seconds: float = 0.0
 
     def add(self, step: Tensor) -> None:
         """Add the sums of one step `(6,)`."""

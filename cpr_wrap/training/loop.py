@@ -11,9 +11,9 @@ from torch import nn
 
 from cpr_wrap.data import load_data
 from cpr_wrap.networks import build_network, network_settings
+from cpr_wrap.training.data import Images, TrainingData
 from cpr_wrap.training.distributed import choose_device
 from cpr_wrap.training.recipes import RECIPES, Recipe
-from cpr_wrap.training.source import Images, Source
 from cpr_wrap.training.trainer import Trainer, TrainingResult
 
 
@@ -51,7 +51,7 @@ def train(
         validation: Images for the accuracies after each epoch and for the threshold of the
             method's rule. The recipe's own if both this and `data` are None.
         num_classes: k, where the data do not say it themselves.
-        resume: Go on from the state in `out`, if there is one; else begin anew.
+        resume: Resume from the state in `out`, if there is one; False starts over.
         early_stop: Stop when robust accuracy on the validation images has not risen for this many
             epochs, and keep the weights of the best epoch.
         device: Where to train; a GPU if there is one, if None.
@@ -71,7 +71,7 @@ def train(
         if validation is None:
             validation = load_data(recipe.dataset, "validation")
     place = choose_device(device)
-    images = Source(data, num_classes, workers)
+    images = TrainingData(data, num_classes, workers)
     source = {"network": None, **(source or {})}
     if network is None:
         outputs = images.num_classes + recipe.method.extra_outputs
@@ -84,13 +84,14 @@ def train(
     trainer = Trainer(
         recipe=recipe,
         images=images,
-        validation=None if validation is None else Source(validation, images.num_classes),
+        validation=None if validation is None else TrainingData(validation, images.num_classes),
         network=network.to(place).to(memory_format=torch.channels_last),
         source=source,
         device=place,
         out=None if out is None else Path(out),
         early_stop=early_stop,
+        amp=amp,
         save_seconds=save_seconds,
     )
-    trainer.prepare(amp=amp, compile_network=compile, resume=resume)
+    trainer.prepare(compile_network=compile, resume=resume)
     return trainer.run(show=progress)

@@ -1,7 +1,7 @@
 """What a training method is: a loss for each image, computed from a network and a batch.
 
 A method says nothing about optimisers, epochs or devices; the loop says nothing about losses. All
-losses come as one number an image, so that the loop may average them over any number of processes.
+losses come as one number per image, so that the loop may average them over several processes.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from typing_extensions import Self
 from cpr_wrap import noise
 from cpr_wrap._checks import check_positive
 from cpr_wrap._registry import Registry
-from cpr_wrap.geometry import ball, per_row
+from cpr_wrap.geometry import per_row, threat
 from cpr_wrap.solver import PGD, Keep, ascend, frozen
 
 METHODS: Registry[type[Method]] = Registry("training method")
@@ -67,7 +67,7 @@ class Method(ABC):
             network: The network, in training mode.
             x: Images `(N, C, H, W)` in [0, 1].
             y: True classes `(N,)`.
-            keys: Keys of this step's random numbers, one an image `(N,)`.
+            keys: Keys of this step's random numbers, one per image `(N,)`.
 
         Returns:
             The losses and what was classified rightly.
@@ -103,7 +103,7 @@ class AdversarialMethod(Method):
         norm: `Linf` or `L2`.
         start: Where the attack starts. `uniform`: anywhere in the ball. `ray`: u * eps along a
             random direction, u uniform, which is how the published code starts. `ray-or-zero`:
-            that or the image itself, by a coin an image (the published code tosses one coin a
+            that or the image itself, by a coin per image (the published code tosses one coin per
             batch). `gaussian`: 0.001 * N(0, 1) away. `zero`: the image itself.
         keep: Learn from the attack's `last` point or from its `best` one (the published code).
     """
@@ -165,11 +165,17 @@ def attacking(network: nn.Module) -> Iterator[None]:
 
     Every submodule gets its own mode back afterwards.
     """
+    with in_eval_mode(network), frozen(network):
+        yield
+
+
+@contextmanager
+def in_eval_mode(network: nn.Module) -> Iterator[None]:
+    """Put a network into eval mode; every submodule gets its own mode back afterwards."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
-        with frozen(network):
-            yield
+        yield
     finally:
         for module, mode in modes:
             module.training = mode
@@ -185,36 +191,17 @@ def correct(outputs: Tensor, y: Tensor) -> Tensor:
     return outputs.detach().argmax(dim=1) == y
 
 
-def _uniform(x: Tensor, eps: float, norm: str, keys: Tensor) -> Tensor:
-    return ball(norm).uniform_offset(x, eps, keys)
-
-
-def _ray(x: Tensor, eps: float, norm: str, keys: Tensor) -> Tensor:
-    return ball(norm).random_offset(x, eps, keys)
-
-
-def _ray_or_zero(x: Tensor, eps: float, norm: str, keys: Tensor) -> Tensor:
-    heads = noise.uniform(noise.keys(2, keys), 1).squeeze(1) < 0.5
-    return _ray(x, eps, norm, keys) * per_row(heads, x)
-
-
-def _gaussian(x: Tensor, eps: float, norm: str, keys: Tensor) -> Tensor:  # noqa: ARG001
-    return 0.001 * noise.normal(keys, x[0].numel()).to(x.dtype).view_as(x)
-
-
-def _zero(x: Tensor, eps: float, norm: str, keys: Tensor) -> Tensor:  # noqa: ARG001
-    return torch.zeros_like(x)
-
-
 _STARTS: dict[str, Callable[[Tensor, float, str, Tensor], Tensor]] = {
-    "uniform": _uniform,
-    "ray": _ray,
-    "ray-or-zero": _ray_or_zero,
-    "gaussian": _gaussian,
-    "zero": _zero,
+    "uniform": lambda x, eps, norm, keys: threat(norm).uniform_offset(x, eps, keys),
+    "ray": lambda x, eps, norm, keys: threat(norm).random_offset(x, eps, keys),
+    "ray-or-zero": lambda x, eps, norm, keys: _coin(x, keys) * _STARTS["ray"](x, eps, norm, keys),
+    "gaussian": lambda x, _eps, _norm, keys: (
+        0.001 * noise.normal(keys, x[0].numel()).to(x.dtype).view_as(x)
+    ),
+    "zero": lambda x, *_: torch.zeros_like(x),
 }
 
 
-def describe_method(method: Method) -> dict[str, Any]:
-    """The method's name and settings, ready for JSON."""
-    return {"name": method.name, **asdict(method)}
+def _coin(x: Tensor, keys: Tensor) -> Tensor:
+    """True for about half of the images, shaped to be multiplied with them."""
+    return per_row(noise.uniform(noise.keys(2, keys), 1).squeeze(1) < 0.5, x)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from types import TracebackType
-
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from typing_extensions import Self
+
+from cpr_wrap._text import percent
+from cpr_wrap.training.history import EpochRecord, Tally
 
 
-def percent(share: float | None) -> str:
-    """A share as text, a dash where there is none."""
-    return "-" if share is None or math.isnan(share) else f"{100 * share:.1f} %"
-
-
-class TrainingProgress:
+class TrainingProgress(Progress):
     """A live line with the current epoch, and one line that stays for each finished epoch."""
 
     def __init__(self, epochs: int, images: int, seen: int, *, show: bool) -> None:
@@ -23,67 +17,43 @@ class TrainingProgress:
 
         Args:
             epochs: Epochs in all.
-            images: Images an epoch.
+            images: Images per epoch.
             seen: Images seen before this run began.
             show: Whether to show anything.
         """
-        self._console = Console(stderr=True, quiet=not show)
-        self._epochs = epochs
-        self._progress = Progress(
-            TextColumn("epoch {task.fields[epoch]}"),
+        super().__init__(
+            TextColumn("{task.description}"),
             BarColumn(bar_width=None),
-            TextColumn("loss {task.fields[loss]}  clean {task.fields[clean]}"),
-            TextColumn("adversarial {task.fields[adversarial]}"),
-            TextColumn("{task.fields[speed]} images/s"),
+            TextColumn("{task.fields[state]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=self._console,
+            console=Console(stderr=True, quiet=not show),
             disable=not show,
         )
-        self._task = self._progress.add_task(
-            "",
-            total=epochs * images,
-            completed=seen,
-            epoch="",
-            loss="-",
-            clean="-",
-            adversarial="-",
-            speed="-",
-        )
+        self._epochs = epochs
+        self._task = self.add_task("", total=epochs * images, completed=seen, state="")
 
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
-
-    def update(
-        self,
-        epoch: int,
-        images: int,
-        loss: float,
-        clean: float | None,
-        adversarial: float | None,
-    ) -> None:
+    def step(self, epoch: int, images: int, tally: Tally) -> None:
         """Show a step: `images` more seen, and the epoch's running means."""
-        task = self._progress.tasks[0]
-        self._progress.update(
+        speed = self.tasks[0].speed
+        self.update(
             self._task,
             advance=images,
-            epoch=f"{epoch + 1}/{self._epochs}",
-            loss=f"{loss:.3f}",
-            clean=percent(clean),
-            adversarial=percent(adversarial),
-            speed="-" if task.speed is None else f"{task.speed:.0f}",
+            description=f"epoch {epoch + 1}/{self._epochs}",
+            state=f"loss {tally.loss:.3f}  clean {percent(tally.clean)} "
+            f"adversarial {percent(tally.adversarial)} {speed or 0:.0f} images/s",
         )
 
-    def say(self, text: str) -> None:
-        """Print a line that stays."""
-        self._console.print(text, highlight=False)
+    def close_epoch(self, record: EpochRecord) -> None:
+        """Print a line about an epoch that stays."""
+        clean, adversarial, held_out, robust = map(
+            percent,
+            (record.clean, record.adversarial, record.validation_clean, record.validation_robust),
+        )
+        self.console.print(
+            f"epoch {record.epoch + 1}/{self._epochs}: loss {record.loss:.4f}, training clean "
+            f"{clean}, adversarial {adversarial}; validation clean {held_out}, PGD {robust}; "
+            f"{record.seconds:.0f} s",
+            highlight=False,
+        )

@@ -1,15 +1,14 @@
-"""How the learning rate goes down."""
+"""How the learning rate goes down.
+
+Functions of the progress, and not torch's schedulers, which count steps of their own: a resumed
+training has nothing to restore.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
-
-from cpr_wrap._registry import Registry
-
-SCHEDULES: Registry[type[Schedule]] = Registry("learning-rate schedule")
+from typing import ClassVar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,29 +27,6 @@ class Schedule(ABC):
         """
 
 
-_S = TypeVar("_S", bound=type[Schedule])
-
-
-def _register(name: str) -> Callable[[_S], _S]:
-    def enter(schedule: _S) -> _S:
-        schedule.name = name
-        SCHEDULES.register(name)(schedule)
-        return schedule
-
-    return enter
-
-
-@_register("constant")
-@dataclass(frozen=True, kw_only=True)
-class Constant(Schedule):
-    """Always the same."""
-
-    def factor(self, progress: float, epochs: int) -> float:  # noqa: ARG002
-        """One."""
-        return 1.0
-
-
-@_register("linear")
 @dataclass(frozen=True, kw_only=True)
 class Linear(Schedule):
     """A straight line, batch by batch, down to zero; up to its peak first, if asked for.
@@ -58,6 +34,8 @@ class Linear(Schedule):
     Attributes:
         rise: Share of the training that is spent going up from zero.
     """
+
+    name = "linear"
 
     rise: float = 0.0
 
@@ -68,19 +46,14 @@ class Linear(Schedule):
     def factor(self, progress: float, epochs: int) -> float:
         """Distance from the nearer end, in units of that side's length."""
         share = progress / epochs
-        if share < self.rise:
-            return share / self.rise
-        return (1 - share) / (1 - self.rise)
+        return share / self.rise if share < self.rise else (1 - share) / (1 - self.rise)
 
 
-@_register("decay")
 @dataclass(frozen=True, kw_only=True)
 class Decay(Schedule):
-    """Multiplied by the same number after each epoch.
+    """Multiplied by `rate` after each epoch; with a rate of 1 the learning rate is constant."""
 
-    Attributes:
-        rate: That number.
-    """
+    name = "decay"
 
     rate: float = 0.95
 
@@ -89,15 +62,11 @@ class Decay(Schedule):
         return float(self.rate ** int(progress))
 
 
-@_register("milestones")
 @dataclass(frozen=True, kw_only=True)
 class Milestones(Schedule):
-    """Multiplied by the same number at certain epochs.
+    """Multiplied by `rate` at each of some `epochs`."""
 
-    Attributes:
-        epochs: When.
-        rate: The number.
-    """
+    name = "milestones"
 
     epochs: tuple[int, ...]
     rate: float = 0.1

@@ -11,7 +11,7 @@ from cpr_wrap.training.method import Losses, Method, correct, cross_entropy, reg
 
 @register_method("standard")
 @dataclass(frozen=True, kw_only=True)
-class Standard(Method):
+class StandardTraining(Method):
     """Learns from unchanged images; the network it gives is not robust."""
 
     def loss(self, network: nn.Module, x: Tensor, y: Tensor, keys: Tensor) -> Losses:  # noqa: ARG002

@@ -13,20 +13,19 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
-from cpr_wrap import noise
+from cpr_wrap import _processes, noise
 from cpr_wrap.training.augmentation import AUGMENTATIONS
 from cpr_wrap.training.checkpoint import STATE, load_state, save_state
-from cpr_wrap.training.distributed import Group, join_group
+from cpr_wrap.training.data import TrainingData, epoch_batches, steps_per_epoch
+from cpr_wrap.training.distributed import Team, join_group
 from cpr_wrap.training.finish import write_model
 from cpr_wrap.training.history import EpochRecord, Tally, step_sums, wide_float
+from cpr_wrap.training.identity import differences, network_identity
 from cpr_wrap.training.measure import clean_accuracy, pgd_accuracy
 from cpr_wrap.training.method import AdversarialMethod, Losses, Method, attacking
-from cpr_wrap.training.modules import Autocast, MethodLoss
-from cpr_wrap.training.progress import TrainingProgress, percent
+from cpr_wrap.training.progress import TrainingProgress
 from cpr_wrap.training.recipes import Recipe, describe_recipe
-from cpr_wrap.training.source import Source, epoch_batches, steps_an_epoch
 
 # Keep the uses of one seed apart.
 _ATTACK, _AUGMENT, _DROPOUT = 102, 103, 104
@@ -47,51 +46,65 @@ class TrainingResult:
     folder: Path | None
 
 
+class Autocast(nn.Module):
+    """A network that computes in bfloat16 and answers in float32.
+
+    bfloat16 has float32's range, so that gradients need no scaling, not even the attack's.
+    """
+
+    def __init__(self, network: nn.Module, device_type: str) -> None:
+        super().__init__()
+        self.network = network
+        self.device_type = device_type
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs `(N, k)` in float32."""
+        with torch.autocast(self.device_type, dtype=torch.bfloat16):
+            outputs: Tensor = self.network(x)
+        return outputs.float()
+
+
 @dataclass(kw_only=True)
 class Trainer:
     """One training: what it works with, and how far it has come.
 
     Attributes:
-        recipe: What to do.
         images: The training images.
-        validation: Images to watch it with.
-        network: The network, on its device.
         source: How to build the network again, for config.json.
         device: Where to train.
-        out: Folder for state and model.
-        early_stop: Epochs without gain after which to stop.
-        save_seconds: How often to write the state.
+        The others are those of `train`.
     """
 
     recipe: Recipe
-    images: Source
-    validation: Source | None
+    images: TrainingData
+    validation: TrainingData | None
     network: nn.Module
     source: dict[str, Any]
     device: torch.device
     out: Path | None
     early_stop: int | None
+    amp: bool
     save_seconds: float
 
     def __post_init__(self) -> None:
-        self.group: Group = join_group(self.device)
-        self.steps = steps_an_epoch(len(self.images), self.recipe.batch_size)
+        self.team: Team = join_group(self.device)
+        self.steps = steps_per_epoch(len(self.images), self.recipe.batch_size)
         self.epoch = 0
         self.batch = 0
         self.tally = Tally()
         self.history: list[EpochRecord] = []
         self.best: dict[str, Tensor] | None = None
         self.clock = self.saved = time.monotonic()
-        self.validation_set = None if self.validation is None else self._all(self.validation)
-
-    def _all(self, source: Source) -> tuple[Tensor, Tensor]:
-        x, y = next(source.batches([torch.arange(len(source))]))
-        return x.to(self.device), y.to(self.device)
+        self.identity: dict[str, Any] = {}
+        self.validation_set: tuple[Tensor, Tensor] | None = None
+        if self.validation is not None:
+            x, y = self.validation.all()
+            self.validation_set = (x.to(self.device), y.to(self.device))
 
     # -- before
 
-    def prepare(self, *, amp: bool, compile_network: bool, resume: bool) -> None:
-        """Check that everything fits, set the network up, and find the place to go on from."""
+    def prepare(self, *, compile_network: bool, resume: bool) -> None:
+        """Check that everything fits, set the network up, and restore the last state."""
         self._check()
         recipe = self.recipe
         self.optimizer = torch.optim.SGD(
@@ -103,17 +116,16 @@ class Trainer:
         )
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
+            self.identity = self._identify()
             state = load_state(self.out) if resume else None
             if state is not None:
                 self._restore(state)
-        model = self.network
+        self.team.follow_leader(self.network.state_dict().values())
+        self.model = self.network
         if compile_network:
-            model = cast(nn.Module, torch.compile(model))
-        if amp:
-            model = Autocast(model, self.device.type)
-        self.objective: nn.Module = MethodLoss(model)
-        if self.group.world > 1:
-            self.objective = DistributedDataParallel(self.objective)
+            self.model = cast(nn.Module, torch.compile(self.model))
+        if self.amp:
+            self.model = Autocast(self.model, self.device.type)
 
     def _check(self) -> None:
         attacks = isinstance(self.recipe.method, AdversarialMethod)
@@ -136,25 +148,24 @@ class Trainer:
 
     # -- state on disk
 
-    def _identity(self) -> dict[str, Any]:
+    def _identify(self) -> dict[str, Any]:
         """What must be the same for a resumed training to be the same training."""
         recipe = describe_recipe(self.recipe)
         return {
             **{k: v for k, v in recipe.items() if k not in ("rule_settings", "reject_rate")},
-            "images": len(self.images),
+            "images": self.images.identity(),
+            "validation images": None if self.validation is None else self.validation.identity(),
+            "network": network_identity(self.network),
             "early_stop": self.early_stop,
-            "parameters": sum(p.numel() for p in self.network.parameters()),
+            "amp": self.amp,
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
-        mine, theirs = self._identity(), json.loads(state["identity"])
-        # JSON has no tuples: compare what both look like in it.
-        mine = json.loads(json.dumps(mine))
-        other = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
+        other = differences(self.identity, json.loads(state["identity"]))
         if other:
             raise ValueError(
                 f"{self.out} holds the state of another training (other {', '.join(other)}); "
-                "choose another folder, or begin anew with resume=False"
+                "choose another folder, or start over with resume=False"
             )
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -164,7 +175,7 @@ class Trainer:
         self.best = state["best"]
 
     def _save(self) -> None:
-        if not self.group.leads:
+        if not self.team.leads:
             return
         self.saved = time.monotonic()
         if not all(t.isfinite().all() for t in self.network.state_dict().values()):
@@ -172,8 +183,7 @@ class Trainer:
         if self.out is None:
             return
         state = {
-            "format": 1,
-            "identity": json.dumps(self._identity()),
+            "identity": json.dumps(self.identity),
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "epoch": self.epoch,
@@ -197,28 +207,26 @@ class Trainer:
         """Train to the end, write the model, and give it back."""
         recipe = self.recipe
         seen = self.epoch * len(self.images) + self.batch * recipe.batch_size
-        shown = TrainingProgress(
-            recipe.epochs, len(self.images), seen, show=show and self.group.leads
-        )
-        with shown:
+        count = len(self.images)
+        with TrainingProgress(recipe.epochs, count, seen, show=show and self.team.leads) as shown:
             while self.epoch < recipe.epochs and not self._stalled():
                 self._run_epoch(shown)
         if self.best is not None:
             self.network.load_state_dict(self.best)
-        self.group.leaders(self.network.state_dict().values())
+        self.team.follow_leader(self.network.state_dict().values())
         self.network.eval()
-        if self.out is not None and self.group.leads:
+        if self.out is not None and self.team.leads:
+            facts = {
+                **self.source,
+                "input_shape": list(self.images.first().shape[1:]),
+                "num_classes": self.images.num_classes,
+                "dataset": self.images.name,
+            }
+            history, held_out = self.history, self.validation_set
             write_model(
-                self.out,
-                self.network,
-                recipe,
-                source=self.source,
-                dataset=self.images.name,
-                input_shape=tuple(self.images.first().shape[1:]),
-                num_classes=self.images.num_classes,
-                history=self.history,
-                validation=self.validation_set,
+                self.out, self.network, recipe, facts=facts, history=history, validation=held_out
             )
+        _processes.barrier()  # nobody returns before the model is written
         return TrainingResult(network=self.network, history=tuple(self.history), folder=self.out)
 
     def _run_epoch(self, shown: TrainingProgress) -> None:
@@ -233,9 +241,7 @@ class Trainer:
             sums = self._step(x.to(self.device), y.to(self.device), own, weight, len(numbers))
             self.tally.add(sums)
             self.batch += 1
-            shown.update(
-                self.epoch, len(numbers), self.tally.loss, self.tally.clean, self.tally.adversarial
-            )
+            shown.step(self.epoch, len(numbers), self.tally)
             if time.monotonic() - self.saved > self.save_seconds:
                 self._tick()
                 self._save()
@@ -243,7 +249,7 @@ class Trainer:
 
     def _share(self, numbers: Tensor) -> tuple[Tensor, float]:
         """This process's images of a batch; two that count nothing if there are none."""
-        own = numbers[self.group.rows(len(numbers))]
+        own = numbers[self.team.rows(len(numbers))]
         return (own, 1.0) if len(own) else (numbers[:2], 0.0)
 
     def _step(self, x: Tensor, y: Tensor, numbers: Tensor, weight: float, count: int) -> Tensor:
@@ -267,14 +273,16 @@ class Trainer:
             x = x.contiguous(memory_format=torch.channels_last)
         keys = noise.keys(recipe.seed, _ATTACK, self.epoch, numbers)
         progress = self._set_rate()
+        self.team.follow_leader(self.network.buffers())  # the statistics of batch norm
         with self._own_dropout():
-            losses: Losses = self.objective(self._warmed_up(progress), x, y, keys)
-        sums = self.group.total(step_sums(losses) * weight)
+            losses: Losses = self._warmed_up(progress).loss(self.model, x, y, keys)
+        sums = self.team.total(step_sums(losses) * weight)
         if not math.isfinite(sums[0]):
             raise RuntimeError(self._diverged(f"the loss is {float(sums[0])}"))
         self.optimizer.zero_grad(set_to_none=True)
-        # The mean over the whole batch: gradients are averaged over processes.
-        (losses.rows.sum() * (weight * self.group.world / count)).backward()
+        # Summed over the processes, this is the gradient of the mean over the whole batch.
+        (losses.rows.sum() * (weight / count)).backward()
+        self.team.sum_gradients(self.network)
         self.optimizer.step()
         return sums
 
@@ -294,7 +302,7 @@ class Trainer:
     @contextmanager
     def _own_dropout(self) -> Iterator[None]:
         """Layers that draw random numbers get the same ones in a resumed run."""
-        key = noise.keys(self.recipe.seed, _DROPOUT, self.epoch, self.batch, self.group.rank)
+        key = noise.keys(self.recipe.seed, _DROPOUT, self.epoch, self.batch, self.team.rank)
         seed = int(key) & (2**63 - 1)
         gpus = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=gpus):
@@ -325,11 +333,7 @@ class Trainer:
         self.history.append(record)
         if self.early_stop is not None and self._since_best() == 0:
             self.best = {k: v.detach().clone() for k, v in self.network.state_dict().items()}
-        shown.say(
-            f"epoch {self.epoch + 1}/{self.recipe.epochs}: loss {record.loss:.4f}, "
-            f"training clean {percent(record.clean)}, adversarial {percent(record.adversarial)}; "
-            f"validation clean {percent(clean)}, PGD {percent(robust)}; {record.seconds:.0f} s"
-        )
+        shown.close_epoch(record)
         self.epoch, self.batch, self.tally = self.epoch + 1, 0, Tally()
         self._save()
 
@@ -340,11 +344,11 @@ class Trainer:
         x, y = self.validation_set
         method, k = self.recipe.method, self.images.num_classes
         found = torch.zeros(2, dtype=wide_float(self.device), device=self.device)
-        if self.group.leads:
+        if self.team.leads:
             found[0] = clean_accuracy(self.network, x, y, k)
             if isinstance(method, AdversarialMethod):
                 found[1] = pgd_accuracy(self.network, x, y, k, method.eps, norm=method.norm)
-        self.group.leaders([found])
+        self.team.follow_leader([found])
         attacks = isinstance(method, AdversarialMethod)
         return float(found[0]), float(found[1]) if attacks else None
 

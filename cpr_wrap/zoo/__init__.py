@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from cpr_wrap import rules  # noqa: F401  (enters the rules that addresses and callers name)
+from cpr_wrap.rule import DEFAULT_RULE, find_rule, make_rule
 from cpr_wrap.selective import RejectionRule, SelectiveClassifier, rule_config, rule_from_config
 from cpr_wrap.zoo import bundled, local, robustbench, timm  # noqa: F401  (enter themselves)
 from cpr_wrap.zoo.checks import check_network, probe_images
-from cpr_wrap.zoo.model import ZOOS, Normalize, Options, ZooModel, parse_address
+from cpr_wrap.zoo.model import ZOOS, Network, Normalize, Options, ZooModel, parse_address
 
 __all__ = [
     "ZOOS",
@@ -37,8 +37,9 @@ def load_network(
     *,
     pretrained: bool = True,
     model_dir: str | os.PathLike[str] | None = None,
-    network: str | nn.Module | None = None,
+    network: Network | None = None,
     network_settings: Mapping[str, Any] | None = None,
+    download: bool = False,
 ) -> ZooModel:
     """Load a network and what its source knows about it.
 
@@ -46,8 +47,11 @@ def load_network(
         address: `robustbench:…`, `timm:…`, `hf-hub:…`, `local:…` or `bundled:…`.
         pretrained: False builds the network without its weights.
         model_dir: Where the source's weight files are or go, if not in its usual place.
-        network: For a local file of weights: a name in `NETWORKS`, or a module (copied).
-        network_settings: For a network given by name, or timm's `create_model`.
+        network: For a local file of weights: a name in `NETWORKS`, the address `module:name` of a
+            class or function, such a class or function, or a module (copied).
+        network_settings: Arguments of that class or function, or of timm's `create_model`.
+        download: Whether a saved folder may fetch the description of its base from the Hugging Face
+            Hub. An address that names a source on the network is a request to go there.
     """
     source, name = parse_address(address)
     options = Options(
@@ -55,6 +59,7 @@ def load_network(
         model_dir=None if model_dir is None else Path(model_dir),
         network=network,
         network_settings=dict(network_settings or {}),
+        download=download,
     )
     with torch.random.fork_rng(devices=[]):  # initial weights are drawn before they are loaded
         return ZOOS[source](name, options)
@@ -67,8 +72,9 @@ def load(
     pretrained: bool = True,
     model_dir: str | os.PathLike[str] | None = None,
     device: str | torch.device | None = None,
-    network: str | nn.Module | None = None,
+    network: Network | None = None,
     network_settings: Mapping[str, Any] | None = None,
+    download: bool = False,
     **rule_settings: Any,
 ) -> SelectiveClassifier:
     """Load a model and make it a selective classifier.
@@ -76,13 +82,14 @@ def load(
     Args:
         address: `robustbench:cifar10/Linf/Rice2020Overfitting`, `timm:resnet18.a1_in1k`,
             `hf-hub:owner/name`, `local:folder`, `local:weights.pt` or `bundled:name`.
-        rule: A name in `RULES`, or a rule. Without it the rule the model was saved with, or else
-            consistent-prediction rejection.
-        pretrained: False builds the network without its weights.
-        model_dir: Where the source's weight files are or go, if not in its usual place.
+        rule: A name in `RULES`, the address `module:name` of a class, or a rule. Without it the
+            rule the model was saved with, or else consistent-prediction rejection.
+        pretrained: See `load_network`.
+        model_dir: See `load_network`.
         device: Where to put the model; without it, where the source put it.
-        network: For a local file of weights: a name in `NETWORKS`, or a module (copied).
-        network_settings: For a network given by name.
+        network: See `load_network`.
+        network_settings: See `load_network`.
+        download: See `load_network`.
         **rule_settings: Settings of the rule, e.g. `radius=0.1`.
 
     Example:
@@ -97,6 +104,7 @@ def load(
         model_dir=model_dir,
         network=network,
         network_settings=network_settings,
+        download=download,
     )
     return wrap(found, rule, device=device, **({} if rule else rule_settings))
 
@@ -118,8 +126,10 @@ def wrap(
     """
     rule = _named(rule, rule_settings)
     if rule is None:
-        own = {"name": "cpr"} if found.rule is None else rule_config(found.rule)
-        rule = rule_from_config({**own, **rule_settings})
+        own = found.rule
+        config = {"name": DEFAULT_RULE} if own is None else rule_config(own)
+        modules = None if own is None else own.modules()
+        rule = rule_from_config({**config, **rule_settings}, modules)
     if found.input_shape is not None:
         images = probe_images(found.network, found.input_shape)
         check_network(found.network, images, found.num_classes, rule.extra_outputs)
@@ -130,7 +140,7 @@ def wrap(
 def _named(rule: str | RejectionRule | None, settings: Mapping[str, Any]) -> RejectionRule | None:
     """The rule a caller asked for, or None if the model's own is wanted."""
     if isinstance(rule, str):
-        return rule_from_config({"name": rule, **settings})
+        return make_rule(find_rule(rule).name, settings)
     if rule is not None and settings:
         raise TypeError(
             f"rule: expected a rule's name beside the settings {', '.join(settings)}, got a rule, "

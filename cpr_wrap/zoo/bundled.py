@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cpr_wrap.zoo.local import CONFIG, load_saved
+from cpr_wrap.zoo.config import CONFIG
+from cpr_wrap.zoo.local import load_saved
 from cpr_wrap.zoo.model import ZOOS, Options, ZooModel, unknown
 
 _FOLDER = Path(__file__).parent.parent / "bundled" / "models"

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+# Where training scripts keep the weights among other things.
+_KEYS = ("state_dict", "model_state_dict", "model", "net", "network", "module")
+_WRAPPERS = re.compile(r"(^|\.)(?:(?:module|_orig_mod)\.)+")
 
 _ONLY, _NEVER = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
@@ -38,33 +43,37 @@ def load_weights(network: nn.Module, path: Path) -> None:
 
     Args:
         network: Gets the weights.
-        path: `.safetensors`, or a state dict saved by `torch.save`, bare or under `state_dict`.
+        path: `.safetensors`, or a state dict saved by `torch.save`, bare or under one of the usual
+            keys; prefixes that DataParallel, `torch.compile` and trainers add are taken off.
     """
     if not path.is_file():
         raise LookupError(f"expected a file of weights, got {path}, which does not exist")
     if path.suffix == ".safetensors":
-        _load_safetensors(network, path)
-        return
-    state = _state_dict(_unpickle(path), path)
+        state = _read_safetensors(path)
+    else:
+        state = _state_dict(_unpickle(path), path)
+    own = network.state_dict()
+    state = _without_prefixes(state, own)
     try:
-        network.load_state_dict(state)
+        missing, surplus = network.load_state_dict(state, strict=False)
     except RuntimeError as error:
-        raise _misfit(network, path, error) from error
+        raise _misfit(network, path, one_line(error, 300)) from error
+    # Of weights that share memory a file may hold only one.
+    there = {own[name].data_ptr() for name in state if name in own}
+    missing = [name for name in missing if own[name].data_ptr() not in there]
+    if missing or surplus:
+        raise _misfit(network, path, f"{_some('missing', missing)}, {_some('too much', surplus)}")
+    _check_finite(network, path)
 
 
-def _load_safetensors(network: nn.Module, path: Path) -> None:
-    from safetensors import SafetensorError, safe_open
-    from safetensors.torch import load_model
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
     try:
-        with safe_open(str(path), framework="pt"):
-            pass  # the header says how long the file has to be
-    except SafetensorError as error:
+        return dict(load_file(str(path)))
+    except (SafetensorError, OSError) as error:
         raise _damaged(path, error) from error
-    try:
-        load_model(network, str(path))
-    except RuntimeError as error:
-        raise _misfit(network, path, error) from error
 
 
 def _unpickle(path: Path) -> Any:
@@ -81,16 +90,48 @@ def _unpickle(path: Path) -> Any:
 
 
 def _state_dict(content: Any, path: Path) -> dict[str, Tensor]:
-    """Find the state dict in what was saved, without the prefix that DataParallel adds."""
-    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
-        content = content["state_dict"]
-    if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):
-        what = sorted(content)[:5] if isinstance(content, Mapping) else type(content).__name__
-        raise ValueError(
-            f"{path}: expected a state dict, names to tensors, bare or under 'state_dict', "
-            f"got {what}"
-        )
-    return {name.removeprefix("module."): value for name, value in content.items()}
+    """Find the state dict in what was saved."""
+    where = content
+    for _ in range(4):  # a checkpoint in a checkpoint, but not one that holds itself
+        if not isinstance(where, Mapping):
+            break
+        if all(isinstance(k, str) and isinstance(v, Tensor) for k, v in where.items()):
+            return dict(where)
+        where = next((where[k] for k in _KEYS if isinstance(where.get(k), Mapping)), None)
+    if not isinstance(content, Mapping):
+        got = type(content).__name__
+    else:
+        got = f"the keys {', '.join(map(repr, list(content)[:12])) or '(none)'}"
+    raise ValueError(
+        f"{path}: expected a state dict, names to tensors, bare or under one of "
+        f"{', '.join(map(repr, _KEYS))}, got {got}; save network.state_dict() alone"
+    )
+
+
+def _without_prefixes(state: dict[str, Tensor], own: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Names as the network has them, without what wrappers around it have added."""
+    state = {
+        name if name in own else _WRAPPERS.sub(r"\1", name): value for name, value in state.items()
+    }
+    inner = {name.partition(".")[2]: value for name, value in state.items()}
+    if len(inner) == len(state) and not state.keys() & own.keys() and inner.keys() & own.keys():
+        return inner  # all inside one attribute of a trainer
+    return state
+
+
+def _check_finite(network: nn.Module, path: Path) -> None:
+    """Refuse weights that are NaN or infinite; a buffer may be infinite, as masks are."""
+    weights = {name for name, _ in network.named_parameters(remove_duplicate=False)}
+    for name, tensor in network.state_dict().items():
+        if tensor.isnan().any() or (name in weights and tensor.isinf().any()):
+            raise ValueError(
+                f"{path}: expected finite weights, got NaN or infinity in {name!r}; the training "
+                "has diverged or the file is damaged"
+            )
+
+
+def _some(what: str, names: Sequence[str]) -> str:
+    return f"{what}: {', '.join(names[:5]) or 'none'}" + (", …" if len(names) > 5 else "")
 
 
 def _damaged(path: Path, error: Exception) -> RuntimeError:
@@ -99,8 +140,8 @@ def _damaged(path: Path, error: Exception) -> RuntimeError:
     )
 
 
-def _misfit(network: nn.Module, path: Path, error: RuntimeError) -> ValueError:
+def _misfit(network: nn.Module, path: Path, reason: str) -> ValueError:
     return ValueError(
         f"the weights in {path} are not of the network {type(network).__name__} they were to go "
-        f"into ({one_line(error, 300)}); name the network they were saved from"
+        f"into ({reason}); name the network they were saved from"
     )

@@ -11,6 +11,12 @@ from torch import Tensor, nn
 from cpr_wrap import noise
 from cpr_wrap._checks import check_eval_mode, check_images
 
+PROBABILITIES = (
+    "the network's outputs are non-negative and sum to 1: they look like softmax probabilities. "
+    "Return logits instead (leave out the last softmax); attacks and scores apply softmax "
+    "themselves"
+)
+
 
 def probe_images(network: nn.Module, shape: tuple[int, ...], count: int = 2) -> Tensor:
     """Noise to try a network on, `(count, C, H, W)` in [0, 1], of its device and type."""
@@ -51,12 +57,7 @@ def check_network(
     if not torch.isfinite(outputs).all():
         raise ValueError("expected finite outputs from the network, got NaN or infinity")
     if looks_like_probabilities(outputs):
-        warnings.warn(
-            "the network's outputs are non-negative and sum to 1: they look like softmax "
-            "probabilities. Return logits instead (leave out the last softmax); attacks and "
-            "scores apply softmax themselves",
-            stacklevel=2,
-        )
+        warnings.warn(PROBABILITIES, stacklevel=2)
 
 
 def _check_columns(columns: int, num_classes: int | None, extra_outputs: int) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cpr_wrap._registry import Registry
+from cpr_wrap._registry import unknown as unknown
 from cpr_wrap.selective import RejectionRule
 
 
@@ -63,6 +63,7 @@ class ZooModel:
         dataset: What it was trained on, if known.
         norm: The threat model it was trained or listed for.
         eps: The usual budget there, in pixel units.
+        trained_eps: The budget it was trained for, if its card says so.
         source: How to build the network again, for `SelectiveClassifier.save`.
     """
 
@@ -75,7 +76,21 @@ class ZooModel:
     dataset: str | None = None
     norm: str | None = None
     eps: float | None = None
+    trained_eps: float | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def channels(self) -> int | None:
+        """C of its images, from its first convolution if nothing else says; None if unknown."""
+        if self.input_shape is not None:
+            return self.input_shape[0]
+        convolutions = (m for m in self.network.modules() if isinstance(m, nn.Conv2d))
+        first = next(convolutions, None)
+        return first.in_channels if first is not None and first.in_channels in (1, 3) else None
+
+
+Network = str | nn.Module | Callable[..., nn.Module]
+"""An architecture: a name in `NETWORKS`, `module:name`, a module, or a class or function."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,19 +100,24 @@ class Options:
     Attributes:
         pretrained: Whether to load weights, or only to build the network.
         model_dir: Where the source's weight files are, or go.
-        network: The architecture, where the source has only weights: a name in `NETWORKS`, or a
-            module, which is copied and not changed.
-        network_settings: For a network given by name, e.g. `{"num_outputs": 10}`, and for timm's
-            `create_model`, e.g. `{"num_classes": 10}`.
+        network: The architecture, where the source has only weights: a name in `NETWORKS`, the
+            address `module:name` of a class or function, such a class or function, or a module,
+            which is copied and not changed.
+        network_settings: Arguments of that class or function, e.g. `{"num_outputs": 10}`, and of
+            timm's `create_model`, e.g. `{"num_classes": 10}`.
+        download: Whether a model on disk may fetch the description of its base.
+        chain: The saved folders that led here, each naming the next as its base.
     """
 
     pretrained: bool = True
     model_dir: Path | None = None
-    network: str | nn.Module | None = None
+    network: Network | None = None
     network_settings: Mapping[str, Any] = field(default_factory=dict)
+    download: bool = False
+    chain: tuple[Path, ...] = ()
 
 
-ZOOS: Registry[Callable[[str, Options], ZooModel]] = Registry("model source")
+ZOOS: Registry[Callable[[str, Options], ZooModel]] = Registry("model source", "cpr_wrap.zoos")
 
 _WEIGHT_FILES = (".pt", ".pth", ".bin", ".safetensors")
 
@@ -136,12 +156,3 @@ def _possible_addresses(name: str) -> list[str]:
         return [f"local:{name}"]
     sources = {0: ("timm", "robustbench", "bundled"), 1: ("hf-hub", "local"), 2: ("robustbench",)}
     return [f"{source}:{name}" for source in sources.get(name.count("/"), ("local",))]
-
-
-def unknown(kind: str, name: str, known: Collection[str]) -> LookupError:
-    """An error for a name that a source does not know, with the nearest ones it does."""
-    folded = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(name.lower(), folded, n=3)
-    hint = f" Did you mean {' or '.join(repr(folded[each]) for each in close)}?" if close else ""
-    listed = f" Known: {', '.join(sorted(known)) or 'none'}" if len(known) <= 12 else ""
-    return LookupError(f"unknown {kind} {name!r}.{hint}{listed}")

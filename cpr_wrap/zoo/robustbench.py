@@ -49,6 +49,11 @@ def load_robustbench(name: str, options: Options) -> ZooModel:
     robustbench = import_robustbench()
     entry, facts = find_entry(name)
     folder = options.model_dir or Path("models")
+    if not (options.pretrained or options.download or _downloads(entry, facts, folder)):
+        raise ValueError(
+            f"{entry.address} has torchvision's own weights, which are fetched when it is built; "
+            "pass download=True to allow it"
+        )
     try:
         with _no_leftovers(entry, folder), tensors_only(), _quiet():
             if options.pretrained:

@@ -32,9 +32,15 @@ def load_timm(name: str, options: Options) -> ZooModel:
     file = _weights_file(name, options)
     if file is None and options.pretrained and not timm.is_model_pretrained(architecture):
         raise ValueError(f"timm has no weights of {architecture}; pass pretrained=False")
+    fetch = options.pretrained and file is None
     try:
-        network = _create(name, options.pretrained and file is None, options.network_settings)
+        network = _create(name, fetch, options.network_settings)
     except Exception as error:  # whatever timm, the Hub's client or the connection raise
+        if not fetch:
+            settings = dict(options.network_settings)
+            raise ValueError(
+                f"timm cannot build {name} with the settings {settings}: {one_line(error)}"
+            ) from error
         raise RuntimeError(_what_to_download(name, options, error)) from error
     if file is not None:
         load_weights(network, file)

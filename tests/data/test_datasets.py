@@ -137,7 +137,62 @@ def test_num_out_of_range(tmp_path, num):
         load_data("svhn", "train", data_dir=tmp_path, num=num)
 
 
+# Any part of a data set
+
+
+def test_all_test_images_can_be_reached(tmp_path):
+    write_npz(tmp_path, "mnist", 10_050)
+    assert len(load_data("mnist", "test", tmp_path)) == 10_050
+    some = load_data("mnist", "test", tmp_path, start=10_020, num=5)
+    assert some.indices.tolist() == list(range(10_020, 10_025))
+    assert some.labels.tolist() == [0, 1, 2, 3, 4]
+    chosen = load_data("mnist", "test", tmp_path, indices=torch.tensor([9_003, 7, 1_000]))
+    assert chosen.indices.tolist() == [9_003, 7, 1_000]
+    assert chosen.labels.tolist() == [3, 7, 0]
+    again = load_data("mnist", "test", tmp_path, indices=some.indices)
+    assert torch.equal(again.images, some.images)
+
+
+def test_numbers_are_those_of_the_whole_set_in_every_part(tmp_path):
+    write_npz(tmp_path, "mnist", 10_000)
+    data = load_data("mnist", "validation", tmp_path, start=9_500, num=2)
+    assert data.indices.tolist() == [9_500, 9_501]
+    assert load_data("mnist", "validation", tmp_path, indices=[9_999]).labels.tolist() == [9]
+    with pytest.raises(ValueError, match=r"in mnist's part 'robust', which are 0 to 999, got 1000"):
+        load_data("mnist", "robust", tmp_path, indices=[5, 1_000])
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"start": -1}, "start: expected 0 to 29, the numbers in svhn's part 'train', got -1"),
+        ({"start": 30}, "start: expected 0 to 29, .* got 30"),
+        ({"start": 28, "num": 3}, "num: expected 1 to 2, .* got 3"),
+        ({"indices": [1, 30, -1]}, "indices: expected numbers of images in .* got 30, -1"),
+        ({"indices": [1, 1]}, "indices: expected each number once"),
+        ({"indices": []}, "indices: expected a list of whole numbers"),
+        ({"indices": [0.5]}, "indices: expected a list of whole numbers, got float64"),
+        ({"indices": [[1, 2]]}, r"indices: expected a list of whole numbers, got int64 \(1, 2\)"),
+        ({"indices": [1], "num": 1}, "indices: expected without num and start"),
+    ],
+)
+def test_choices_that_cannot_be(tmp_path, choice, message):
+    write_npz(tmp_path, "svhn", 30, half="train")
+    with pytest.raises(ValueError, match=message):
+        load_data("svhn", "train", tmp_path, **choice)
+
+
 # The bundled part of MNIST
+
+
+def test_bundled_test_images_by_their_numbers():
+    data = load_data("mnist", "test", indices=[9_999, 3])
+    assert data.indices.tolist() == [9_999, 3]
+    assert "2000 that come with cpr-wrap" in data.note
+    assert torch.equal(data.images[1], load_data("mnist", "robust", num=4).images[3])
+    assert load_data("mnist", "test", start=990, num=20).indices[[9, 10]].tolist() == [999, 9_000]
+    with pytest.raises(ValueError, match="which are 0 to 999 and 9000 to 9999, got 5000"):
+        load_data("mnist", "test", indices=[5_000])
 
 
 def test_bundled_parts():
@@ -266,8 +321,8 @@ def test_unknown_data_set():
 
 
 def test_unknown_part():
-    with pytest.raises(ValueError, match=f"part: expected one of {', '.join(PARTS)}, got 'test'"):
-        load_data("mnist", "test")
+    with pytest.raises(ValueError, match=f"part: expected one of {', '.join(PARTS)}, got 'rest'"):
+        load_data("mnist", "rest")
 
 
 def test_nothing_found_says_where_it_looked(tmp_path):
@@ -281,7 +336,7 @@ def test_nothing_found_says_where_it_looked(tmp_path):
 
 
 def test_bundled_mnist_has_no_training_images():
-    with pytest.raises(LookupError, match="bundled MNIST images are test images"):
+    with pytest.raises(LookupError, match="The bundled images are test images"):
         load_data("mnist", "train")
 
 
@@ -307,11 +362,58 @@ def test_labels_and_images_of_different_length(tmp_path):
         load_data("cifar10", "robust", data_dir=tmp_path)
 
 
-def test_images_that_are_not_bytes(tmp_path):
+def test_images_that_are_neither_bytes_nor_floats(tmp_path):
     images, labels = stored("cifar10", 3)
-    np.savez(tmp_path / "cifar10_test.npz", images=images / 255, labels=labels)
-    with pytest.raises(ValueError, match=r"type uint8.*got float64 \(3, 32, 32, 3\)"):
+    np.savez(tmp_path / "cifar10_test.npz", images=images.astype(np.int32), labels=labels)
+    with pytest.raises(ValueError, match=r"type uint8.*got int32 \(3, 32, 32, 3\)"):
         load_data("cifar10", "robust", data_dir=tmp_path)
+
+
+def test_images_of_another_data_set_are_refused_before_they_are_read(tmp_path, monkeypatch):
+    images, labels = stored("cifar10", 3)
+    np.savez(tmp_path / "cifar10_test.npz", images=images[:, :, :, :2], labels=labels)
+    with pytest.raises(ValueError, match=r"1 or 3 channels, first or last.*\(3, 32, 32, 2\)"):
+        load_data("cifar10", "test", data_dir=tmp_path)
+
+
+def test_a_file_that_promises_too_much_is_not_unpacked(tmp_path, monkeypatch):
+    from cpr_wrap.data import npz
+
+    path = tmp_path / "mnist_train.npz"
+    zeros = np.zeros((4_000, 28, 28), dtype=np.uint8)  # 3 MB in 3 kB
+    np.savez_compressed(path, images=zeros, labels=np.zeros(4_000, dtype=np.uint8))
+    assert len(load_data("mnist", "train", data_dir=tmp_path)) == 4_000
+    monkeypatch.setattr(npz, "_ALWAYS_ROOM", 2**20)
+
+    def unpacked(*args):
+        raise AssertionError("the array was read")
+
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", unpacked)
+    with pytest.raises(ValueError, match=r"plausible size, got 3,136,000 bytes promised by"):
+        load_data("mnist", "train", data_dir=tmp_path)
+
+
+def test_a_header_that_lies_is_refused(tmp_path):
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "own.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, shape in (("images", (10**9, 28, 28)), ("labels", (10**9,))):
+            with archive.open(f"{name}.npy", "w") as member:
+                header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_2_0(member, header)
+    with pytest.raises(ValueError, match=r"plausible size, got 784,000,000,000 bytes"):
+        load_data(tmp_path / "own.npz")
+
+
+def test_pickled_arrays_are_not_run(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "evil"),))
+
+    np.savez(tmp_path / "own.npz", images=np.array([Evil()] * 2), labels=np.array([0, 1]))
+    with pytest.raises((ValueError, RuntimeError), match=r"own\.npz"):
+        load_data(tmp_path / "own.npz")
+    assert not (tmp_path / "evil").exists()
 
 
 def test_images_of_another_data_set(tmp_path):
@@ -328,10 +430,14 @@ def test_labels_out_of_range(tmp_path):
         load_data("svhn", "train", data_dir=tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a zip file", None])
+@pytest.mark.parametrize("content", [b"", b"not a zip file", None, "an array"])
 def test_damaged_npz(tmp_path, content):
     write_npz(tmp_path, "mnist", 200)
     path = tmp_path / "mnist_test.npz"
+    if content == "an array":
+        with path.open("wb") as file:
+            np.save(file, np.zeros(3))
+        content = path.read_bytes()
     path.write_bytes(path.read_bytes()[:2_000] if content is None else content)
     with pytest.raises(RuntimeError, match=r"mnist_test.npz cannot be read.*again"):
         load_data("mnist", "robust", data_dir=tmp_path)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from cpr_wrap.training.checkpoint import CONFIG, WEIGHTS
-from cpr_wrap.training.distributed import Group, choose_device, join_group
+from cpr_wrap.training.distributed import Team, choose_device, join_group
 from tests.training import torchrun_script
 
 METHODS = ("at", "rcd")
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 64, 67])
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_shares_are_disjoint_cover_the_batch_and_begin_at_even_places(count, world):
-    shares = [Group(rank=rank, world=world).rows(count) for rank in range(world)]
+    shares = [Team(rank=rank, world=world).rows(count) for rank in range(world)]
     rows = [list(range(count))[share] for share in shares]
     assert [row for part in rows for row in part] == list(range(count))
     assert all(part[0] % 2 == 0 for part in rows if part)

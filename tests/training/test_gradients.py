@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -132,7 +134,8 @@ class Watched(nn.Module):
         return self.network(x)
 
 
-@pytest.mark.parametrize("name", METHODS)
+# Bounds read a network's layers; the toy has none.
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "ibp"])
 def test_points_that_are_learned_from_are_constants(name):
     method = METHODS[name]()
     network = Watched(Curved(outputs=3 + method.extra_outputs, scale=2)).train()
@@ -187,6 +190,8 @@ def test_random_starts_depend_on_the_keys_alone(name):
     method = METHODS[name]()
     if isinstance(method, AdversarialMethod):  # too short to forget where it began
         method = METHODS[name](steps=1, step_size=0.001)
+    if name == "ibp":  # without a smaller box it has no attack
+        method = replace(method, box=0.5)
     network = batch_norm_network(3 + method.extra_outputs).train()
     x, y = pixels(6, 1, 6, 6).float(), torch.tensor([0, 1, 2, 0, 1, 2])
 

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from cpr_wrap.data import ImageData
 from cpr_wrap.selective import RULES
-from cpr_wrap.training import AT, METHODS, Losses, Recipe, Standard, train
+from cpr_wrap.training import AT, METHODS, Losses, Recipe, StandardTraining, train
 from cpr_wrap.training.checkpoint import CONFIG, WEIGHTS, load_state
 from cpr_wrap.training.measure import clean_accuracy, pgd_accuracy
 from cpr_wrap.training.method import AdversarialMethod, Method
@@ -314,7 +314,7 @@ def test_the_recipes_own_data_and_network(monkeypatch):
 
     monkeypatch.setattr(loop, "load_data", fake)
     recipe = Recipe(
-        method=Standard(), network="lenet-compact", dataset="mnist", epochs=1, batch_size=24
+        method=StandardTraining(), network="lenet-compact", dataset="mnist", epochs=1, batch_size=24
     )
     result = train(recipe, progress=False)
     assert asked == [("mnist", "train"), ("mnist", "validation")]

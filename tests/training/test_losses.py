@@ -16,7 +16,7 @@ from cpr_wrap.training.fast_at import FastAT
 from cpr_wrap.training.mart import MART, boosted_cross_entropy
 from cpr_wrap.training.method import METHODS, AdversarialMethod, cross_entropy
 from cpr_wrap.training.rcd import RCD, abstain_loss
-from cpr_wrap.training.standard import Standard
+from cpr_wrap.training.standard import StandardTraining
 from cpr_wrap.training.trades import TRADES, kl
 from tests.toys import Line, Linear
 
@@ -43,7 +43,7 @@ def worst(x, value):
 
 
 def test_standard_is_the_cross_entropy():
-    losses = Standard().loss(Line(slope=2), X, Y, KEYS)
+    losses = StandardTraining().loss(Line(slope=2), X, Y, KEYS)
     # the true class leads by 4 * |x - 0.5|
     expected = [math.log1p(math.exp(-lead)) for lead in (1.2, 1.0, 0.2, 0.6)]
     assert losses.rows.tolist() == pytest.approx(expected)
@@ -191,7 +191,8 @@ def test_rectification_stays_finite_where_probabilities_round_to_0_and_1():
     assert outputs.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("name", METHODS)
+# Bounds read a network's layers; the toys have none.
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "ibp"])
 def test_the_mean_of_the_rows_does_not_depend_on_how_a_batch_is_shared(name):
     """Two processes with two images each see the rows that one process sees."""
     method = METHODS[name]()

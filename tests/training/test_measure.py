@@ -19,12 +19,12 @@ def test_accuracies_count_the_images_beyond_eps():
     ]  # fmt: skip
 
 
-def test_euclidean_ball():
+def test_euclidean_threat():
     x = torch.rand(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x = 0.3 + 0.4 * x  # the ball stays inside [0, 1]
     x = x[(Plane.distance(x).abs() - 0.1).abs() > 0.005]  # rounding decides too near to eps
     y = (Plane.distance(x) >= 0).long()
-    found = pgd_accuracy(Plane(), x, y, 2, 0.1, norm="L2", batch_size=64)
+    found = pgd_accuracy(Plane(), x, y, 2, 0.1, norm="L2")
     assert found == pytest.approx((Plane.distance(x).abs() > 0.1).double().mean().item())
 
 

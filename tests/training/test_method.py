@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cpr_wrap.geometry import ball
+from cpr_wrap.geometry import threat
 from cpr_wrap.training.method import METHODS, AdversarialMethod, Method, register_method
-from cpr_wrap.training.standard import Standard
+from cpr_wrap.training.standard import StandardTraining
 from tests.toys import Line
 
 ADVERSARIAL = [name for name in METHODS if issubclass(METHODS[name], AdversarialMethod)]
@@ -21,17 +21,17 @@ def first_points(start: str, norm: str = "Linf", count: int = 400) -> torch.Tens
     return (z - x).flatten(1)
 
 
-def test_all_methods_of_the_paper_and_four_more_are_there():
+def test_all_methods_of_the_paper_and_five_more_are_there():
     assert set(METHODS) == {
-        "standard", "at", "fast-at", "trades", "mart", "ccat", "rcd", "atrr"
+        "standard", "at", "fast-at", "trades", "mart", "ccat", "rcd", "atrr", "ibp"
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("norm", ["Linf", "L2"])
 @pytest.mark.parametrize("start", STARTS)
-def test_starts_are_inside_the_ball(start, norm):
+def test_starts_are_inside_the_threat(start, norm):
     offset = first_points(start, norm)
-    length = ball(norm).distance(offset, torch.zeros_like(offset))
+    length = threat(norm).distance(offset, torch.zeros_like(offset))
     assert length.max() <= 0.2 + 1e-9
     if start == "zero":
         assert length.max() < 1e-9
@@ -56,7 +56,7 @@ def test_scaling_scales_ball_and_step_together(name):
         assert half.eps == pytest.approx(0.1)
         assert half.pgd.step_size == pytest.approx(method.pgd.step_size / 2)
         assert half.steps == method.steps
-    assert Standard().scaled(0.5) == Standard()
+    assert StandardTraining().scaled(0.5) == StandardTraining()
 
 
 @pytest.mark.parametrize("name", ADVERSARIAL)
@@ -91,7 +91,7 @@ def test_impossible_settings_are_refused(name):
         METHODS[name](start="corner")
     with pytest.raises(ValueError, match="steps: expected at least 1, got 0"):
         METHODS[name](steps=0)
-    with pytest.raises(LookupError, match="unknown norm 'L3'"):
+    with pytest.raises(LookupError, match="unknown threat model 'L3'"):
         METHODS[name](norm="L3")
 
 

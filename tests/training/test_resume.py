@@ -9,6 +9,7 @@ from torch.utils.data import Dataset
 
 from cpr_wrap.training import train
 from cpr_wrap.training.checkpoint import STATE, load_state
+from cpr_wrap.training.data import SAMPLE
 from cpr_wrap.training.schedule import Milestones
 from tests.training.making import assert_same, quick_recipe, small_network, stripes, weights
 
@@ -21,12 +22,16 @@ def without_time(history):
 
 
 class Fragile(Dataset):
-    """The same images, until something interrupts the reading."""
+    """The same images, until something interrupts the reading.
+
+    Before the training begins, one image is read to try the network and some, twice, to identify
+    the data.
+    """
 
     classes = ("top", "middle", "bottom")
 
     def __init__(self, reads):
-        self.reads = reads
+        self.reads = reads + 1 + 2 * SAMPLE
 
     def __len__(self):
         return len(Y)
@@ -48,7 +53,7 @@ def test_interrupted_and_resumed_gives_the_same_weights(tmp_path, reads, save_se
     with pytest.raises(KeyboardInterrupt):
         train(
             recipe,
-            Fragile(reads + 1),  # one is read to try the network
+            Fragile(reads),
             network=small_network(dropout=0.3),
             validation=HELD_OUT,
             out=tmp_path,
@@ -110,7 +115,27 @@ def test_early_stop_survives_an_interruption(tmp_path, reads):
     robust = [record.validation_robust for record in straight.history]
     assert robust.index(max(robust)) < len(robust) - 1  # the last weights are not the best
     with pytest.raises(KeyboardInterrupt):
-        run(Fragile(reads + 1), 0, tmp_path)
+        run(Fragile(reads), 0, tmp_path)
     resumed = run((X, Y), 7, tmp_path)
     assert_same(weights(straight.network), weights(resumed.network))
     assert without_time(straight.history) == without_time(resumed.history)
+
+
+def test_a_damaged_state_costs_a_few_steps_and_not_the_result(tmp_path):
+    recipe = quick_recipe("at", epochs=2)
+    straight = train(recipe, (X, Y), network=small_network(), progress=False)
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            recipe,
+            Fragile(72 + 40),
+            network=small_network(),
+            out=tmp_path,
+            save_seconds=0,
+            progress=False,
+        )
+    data = bytearray((tmp_path / STATE).read_bytes())
+    data[len(data) // 2] ^= 0x10
+    (tmp_path / STATE).write_bytes(data)
+    with pytest.warns(UserWarning, match=r"checkpoint\.pt is damaged"):
+        resumed = train(recipe, (X, Y), network=small_network(), out=tmp_path, progress=False)
+    assert_same(weights(straight.network), weights(resumed.network))

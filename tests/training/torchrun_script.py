@@ -1,6 +1,8 @@
 """Started by torchrun in a test: trains with every method named, one folder each.
 
 Usage: torchrun_script.py FOLDER METHOD...
+
+It does not destroy the process group: that is left to the library.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ import sys
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
+from torch import nn
 
 from cpr_wrap.training import train
+from cpr_wrap.training.distributed import join_group
 from tests.training.making import plain_network, quick_recipe, stripes
 
 
@@ -30,9 +33,29 @@ def main(folder: str, *methods: str) -> None:
             device="cpu",
             progress=False,
         )
-    if dist.is_initialized():
-        dist.destroy_process_group()
+
+
+def check_exchange() -> None:
+    """Gradients are summed and buffers follow the leader, whatever their types."""
+    team = join_group(torch.device("cpu"))
+    assert team.world == 2
+    network = nn.ModuleList([nn.Linear(2, 1), nn.Linear(1, 1).double(), nn.BatchNorm2d(1)])
+    shared, lonely, unused = network[0].weight, network[1].weight, network[2].weight
+    network[0].bias.requires_grad_(False)
+    shared.grad = torch.tensor([[1.0, 10.0]]) * (team.rank + 1)
+    if team.rank == 1:
+        lonely.grad = torch.full((1, 1), 0.5, dtype=torch.float64)
+    team.sum_gradients(network)
+    assert shared.grad.tolist() == [[3, 30]]
+    assert lonely.grad.tolist() == [[0.5]]
+    assert unused.grad is None  # so that no weight decay pulls at it
+    assert network[0].bias.grad is None
+    for buffer in network.buffers():
+        buffer.fill_(team.rank + 5)
+    team.follow_leader(network.buffers())
+    assert {float(buffer) for buffer in network.buffers()} == {5}
 
 
 if __name__ == "__main__":
+    check_exchange()
     main(*sys.argv[1:])

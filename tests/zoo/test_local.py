@@ -107,11 +107,20 @@ def test_shared_weights(tmp_path):
 # Files of weights
 
 
-@pytest.mark.parametrize("wrap", [dict, lambda s: {"state_dict": s, "epoch": 3}])
-@pytest.mark.parametrize("prefix", ["", "module."])
-def test_pickled_state_dict(network, tmp_path, wrap, prefix):
-    state = {prefix + name: value for name, value in network.state_dict().items()}
-    torch.save(wrap(state), tmp_path / "weights.pt")
+@pytest.mark.parametrize(
+    "keys",
+    [
+        *([], ["state_dict"], ["model_state_dict"], ["model"], ["net"], ["network"]),
+        *(["model", "state_dict"], ["state_dict", "net"]),
+    ],
+    ids=".".join,
+)
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "model."])
+def test_pickled_state_dict(network, tmp_path, keys, prefix):
+    content = {prefix + name: value for name, value in network.state_dict().items()}
+    for key in reversed(keys):
+        content = {"epoch": 3, key: content}
+    torch.save(content, tmp_path / "weights.pt")
     model = load(
         f"local:{tmp_path / 'weights.pt'}",
         network="lenet-compact",
@@ -122,8 +131,17 @@ def test_pickled_state_dict(network, tmp_path, wrap, prefix):
     assert model.source == SOURCE  # so that it can be saved and loaded again
 
 
-def test_safetensors_file(network, tmp_path):
-    save_file(network.state_dict(), tmp_path / "weights.safetensors")
+def test_a_wrapper_inside_the_network(network, tmp_path):
+    state = {name.replace("0.", "0.module.", 1): v for name, v in network.state_dict().items()}
+    torch.save(state, tmp_path / "weights.pt")
+    model = load(f"local:{tmp_path / 'weights.pt'}", network=network)
+    assert same_weights(model.base, network)
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_safetensors_file(network, tmp_path, prefix):
+    state = {prefix + name: value for name, value in network.state_dict().items()}
+    save_file(state, tmp_path / "weights.safetensors")
     model = load(f"local:{tmp_path / 'weights.safetensors'}", network=network)
     assert same_weights(model.base, network)
     assert model.base is not network
@@ -133,6 +151,68 @@ def test_file_without_weights(tmp_path):
     (tmp_path / "weights.pt").write_bytes(b"")
     model = load(f"local:{tmp_path / 'weights.pt'}", network=Line(), pretrained=False)
     assert same_weights(model.base, Line())
+
+
+# Networks of one's own
+
+
+class Own(nn.Module):
+    """A class of a user's own, with an argument."""
+
+    def __init__(self, outputs: int = 4):
+        super().__init__()
+        self.layer = nn.Linear(3, outputs)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+
+
+def make_own(outputs: int = 4) -> nn.Module:
+    return Own(outputs)
+
+
+@pytest.mark.parametrize("network", [Own, make_own, f"{__name__}:Own", f"{__name__}:make_own"])
+@pytest.mark.parametrize("outputs", [4, 5])
+def test_a_class_or_a_function_by_itself_or_by_its_address(tmp_path, network, outputs):
+    own = Own(outputs)
+    torch.save(own.state_dict(), tmp_path / "weights.pt")
+    settings = {} if outputs == 4 else {"outputs": outputs}
+    model = load(f"local:{tmp_path / 'weights.pt'}", network=network, network_settings=settings)
+    assert same_weights(model.base, own)
+    # What was saved from it says where its code is, and does not start it.
+    saved = model.save(tmp_path / "saved")
+    address = network if isinstance(network, str) else f"{__name__}:{network.__name__}"
+    message = f"names the network '{address}', which is code .*pass network='{address}'"
+    with pytest.raises(ValueError, match=message):
+        load(saved)
+    assert same_weights(load(saved, network=address).base, own)
+
+
+def test_a_module_of_the_current_folder(tmp_path, monkeypatch):
+    code = "from torch import nn\ndef Net():\n    return nn.Linear(3, 2)\n"
+    (tmp_path / "a_net_of_mine.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    torch.save(nn.Linear(3, 2).state_dict(), "weights.pt")
+    found = load_network("local:weights.pt", network="a_net_of_mine:Net")
+    assert isinstance(found.network, nn.Linear)
+    assert found.source["network"] == "a_net_of_mine:Net"
+
+
+def test_a_function_without_a_name_leaves_no_address(tmp_path):
+    torch.save(Own().state_dict(), tmp_path / "weights.pt")
+    assert load_network(f"local:{tmp_path / 'weights.pt'}", network=lambda: Own()).source == {}
+
+
+def test_what_gives_no_network(tmp_path):
+    torch.save(Own().state_dict(), tmp_path / "weights.pt")
+    with pytest.raises(TypeError, match=r"expected builtins:dict to give a torch.*, got dict"):
+        load(f"local:{tmp_path / 'weights.pt'}", network=dict)
+    with pytest.raises(RuntimeError, match=r"test_local:Own failed: TypeError"):
+        load(
+            f"local:{tmp_path / 'weights.pt'}",
+            network=f"{__name__}:Own",
+            network_settings={"width": 2},
+        )
 
 
 # Bad input
@@ -160,19 +240,118 @@ def test_folder_without_weights(saved):
         load(saved)
 
 
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
         ("{", RuntimeError, r"config.json is damaged: it is not JSON"),
         ("[]", ValueError, "expected a JSON object, got list"),
-        ('{"rule": {"radius": 1}}', ValueError, "needs its name"),
+        (f'{{"rule": {DEEP}}}', ValueError, "config.json: expected a plain .*, got deep nesting"),
+        ('{"rule": {"radius": 1}}', ValueError, "config.json: a rule's .* needs its name"),
+        ('{"rule": ["cpr"]}', ValueError, r"rule: expected an object, got \['cpr'\]"),
+        ('{"rule": {"name": 3}}', ValueError, "config.json: a rule's .* needs its name"),
+        ('{"rule": {"name": "cpq"}}', ValueError, "unknown rejection rule 'cpq'"),
+        ('{"rule": {"name": "cpr", "radios": 1}}', ValueError, "has no setting 'radios'"),
+        ('{"rule": {"name": "cpr", "radius": "1"}}', ValueError, "expected 'radius' to be a num"),
+        ('{"rule": {"name": "cpr", "steps": 1.5}}', ValueError, "'steps' to be a whole number"),
+        ('{"rule": {"name": "cpr", "steps": -1}}', ValueError, "config.json: .*steps"),
+        ('{"rule": {"name": "cpr", "norm": 2}}', ValueError, "expected 'norm' to be a text, got 2"),
+        ('{"rule": {"name": "confidence", "threshold": null}}', ValueError, "'threshold' to be a"),
+        ('{"rule": {"name": "confidence", "threshold": NaN}}', ValueError, "'threshold' to be a"),
         ('{"network": "lenet-compct"}', LookupError, "Did you mean 'lenet-compact'"),
+        ('{"network": 5}', ValueError, "network: expected a text, got 5"),
+        ('{"network": "lenet", "network_settings": [1]}', ValueError, "settings: expected an obj"),
+        (
+            '{"network": "lenet", "network_settings": {"width": 1}}',
+            ValueError,
+            "config.json: network 'lenet' does not take the settings {'width': 1}",
+        ),
+        (
+            '{"network": "lenet", "network_settings": {"num_outputs": "ten"}}',
+            ValueError,
+            "config.json: network 'lenet' does not take the settings",
+        ),
+        (
+            '{"network": "lenet", "network_settings": {"num_outputs": 3000000000}}',
+            ValueError,
+            "expected num_outputs up to 1,000,000, got 3000000000",
+        ),
+        (
+            '{"network": "lenet", "network_settings": {"num_outputs": 900000}}',
+            ValueError,
+            r"a network of 92\d,\d{3},\d{3} weights, which model.safetensors .* has no room for",
+        ),
+        ('{"num_classes": 2.5}', ValueError, "num_classes: expected a whole number, got 2.5"),
+        ('{"num_classes": true}', ValueError, "num_classes: expected a whole number, got True"),
+        ('{"num_classes": 1}', ValueError, "num_classes: expected 2 to 1,000,000, got 1"),
+        ('{"input_shape": [1, 0, 4]}', ValueError, "input_shape: expected a few numbers above 0"),
+        ('{"input_shape": [3, 90000, 90000]}', ValueError, "input_shape: expected a few numbers"),
+        ('{"eps": "8/255"}', ValueError, "eps: expected a number, got '8/255'"),
+        ('{"dataset": ".."}', ValueError, r"dataset: expected a name, got '\.\.'"),
+        ('{"dataset": "a/b"}', ValueError, "dataset: expected a name, got 'a/b'"),
+        ('{"base": "nowhere"}', ValueError, "expected an address like source:name"),
+        ('{"base": ["timm:resnet18"]}', ValueError, "base: expected a text"),
+        ('{"base": "os:system"}', LookupError, "unknown model source 'os'"),
+        ('{"base": "timm:resnet18", "network_settings": {"x": 1}}', ValueError, "timm cannot buil"),
     ],
 )
 def test_bad_config(saved, text, error, message):
     (saved / "config.json").write_text(text)
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=message) as info:
         load(saved)
+    assert "\n" not in str(info.value)
+    assert len(str(info.value)) < 600
+
+
+def test_a_base_that_names_itself(saved, tmp_path):
+    for first, second in ((saved, saved), (saved, tmp_path / "other")):
+        second.mkdir(exist_ok=True)
+        (first / "config.json").write_text(json.dumps({"base": f"local:{second}"}))
+        (second / "config.json").write_text(json.dumps({"base": f"local:{first}"}))
+        with pytest.raises(ValueError, match=r"its base .* leads back to itself"):
+            load(saved)
+
+
+def test_a_base_on_the_hub_is_asked_for_only_with_leave(saved, monkeypatch):
+    import timm
+
+    asked = []
+
+    def create(name, **settings):
+        asked.append(name)
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(timm, "create_model", create)
+    (saved / "config.json").write_text('{"base": "hf-hub:someone/tiny"}')
+    with pytest.raises(ValueError, match=r"has the base hf-hub:someone/tiny.*pass download=True"):
+        load(saved)
+    assert asked == []
+    with pytest.raises(RuntimeError, match="could not load hf-hub:someone/tiny"):
+        load(saved, download=True)
+    assert asked == ["hf-hub:someone/tiny"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("ending", ["pt", "safetensors"])
+def test_weights_that_are_not_finite_are_refused(network, tmp_path, value, ending):
+    state = network.state_dict()
+    state["0.bias"] = state["0.bias"].clone().fill_(value)
+    path = tmp_path / f"weights.{ending}"
+    (torch.save if ending == "pt" else save_file)(state, path)
+    with pytest.raises(ValueError, match=r"finite weights, got NaN or infinity in '0\.bias'"):
+        load(f"local:{path}", network=network)
+
+
+def test_a_buffer_may_be_infinite(tmp_path):
+    class Masked(nn.Linear):
+        def __init__(self):
+            super().__init__(2, 2)
+            self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+    torch.save(Masked().state_dict(), tmp_path / "masked.pt")
+    assert load(f"local:{tmp_path / 'masked.pt'}", network=Masked()).base.mask[1] < 0
 
 
 @pytest.mark.parametrize("keep", [0, 4, 500, -1])
@@ -200,8 +379,13 @@ def test_a_pickled_module_is_refused(tmp_path):
 
 def test_not_a_state_dict(tmp_path):
     torch.save({"epoch": 3}, tmp_path / "a.pt")
-    with pytest.raises(ValueError, match=r"expected a state dict.*got \['epoch'\]"):
+    with pytest.raises(ValueError, match=r"expected a state dict.*got the keys 'epoch'"):
         load(f"local:{tmp_path / 'a.pt'}", network=Line())
+    endless: dict = {"lr": 0.1}
+    endless["model"] = endless
+    torch.save(endless, tmp_path / "c.pt")
+    with pytest.raises(ValueError, match=r"under one of 'state_dict'.*got the keys 'lr', 'model'"):
+        load(f"local:{tmp_path / 'c.pt'}", network=Line())
     torch.save(torch.zeros(3), tmp_path / "b.pt")
     with pytest.raises(ValueError, match=r"expected a state dict.*got Tensor"):
         load(f"local:{tmp_path / 'b.pt'}", network=Line())

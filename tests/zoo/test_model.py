@@ -136,7 +136,7 @@ def test_an_unknown_rule_comes_before_any_work():
 
 
 def test_an_unknown_setting_comes_before_any_work():
-    with pytest.raises(ValueError, match="does not take the settings"):
+    with pytest.raises(ValueError, match=r"no setting 'radios'.*Did you mean 'radius'"):
         load("local:nowhere", rule="cpr", radios=0.1)
 
 

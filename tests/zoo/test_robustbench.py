@@ -177,6 +177,15 @@ def test_a_failed_download_of_torchvisions_weights(robustbench, monkeypatch, tmp
         load("robustbench:imagenet/Linf/Standard_R50", model_dir=tmp_path)
 
 
+def test_torchvisions_weights_are_fetched_only_with_leave(robustbench, monkeypatch):
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", fails_at_once)
+    address = "robustbench:imagenet/Linf/Standard_R50"
+    with pytest.raises(ValueError, match="fetched when it is built; pass download=True"):
+        load(address, pretrained=False)
+    with pytest.raises(RuntimeError, match="could not download"):
+        load(address, pretrained=False, download=True)
+
+
 def fails_at_once(*args, **kwargs):
     raise OSError("no route")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
-from cpr_wrap.training.source import Source, epoch_batches, epoch_order, steps_an_epoch
+from cpr_wrap.training.data import TrainingData, epoch_batches, epoch_order, steps_per_epoch
 from tests.training.making import stripes
 
 X, Y = stripes(12)
@@ -32,13 +32,13 @@ def test_order_is_a_permutation_that_changes_with_epoch_and_seed():
 def test_an_epoch_holds_every_image_once_and_no_batch_of_a_single_one(count, size, sizes):
     batches = epoch_batches(count, size, 0, 3)
     assert [len(batch) for batch in batches] == sizes
-    assert steps_an_epoch(count, size) == len(sizes)
+    assert steps_per_epoch(count, size) == len(sizes)
     assert torch.equal(torch.cat(batches), epoch_order(count, 0, 3))
 
 
 def test_batches_are_the_images_asked_for():
     numbers = [torch.tensor([3, 1]), torch.tensor([7, 11, 0])]
-    for source in (Source((X, Y)), Source(TensorDataset(X, Y), num_classes=3)):
+    for source in (TrainingData((X, Y)), TrainingData(TensorDataset(X, Y), num_classes=3)):
         assert len(source) == 12
         assert source.num_classes == 3
         assert torch.equal(source.first(), X[:1])
@@ -48,7 +48,7 @@ def test_batches_are_the_images_asked_for():
 
 
 def test_a_data_set_may_be_read_by_other_processes():
-    source = Source(TensorDataset(X, Y), num_classes=3, workers=1)
+    source = TrainingData(TensorDataset(X, Y), num_classes=3, workers=1)
     state = torch.get_rng_state()
     batches = list(source.batches([torch.tensor([0, 2]), torch.tensor([5])]))
     assert [y.tolist() for _, y in batches] == [[0, 2], [2]]
@@ -57,19 +57,19 @@ def test_a_data_set_may_be_read_by_other_processes():
 
 def test_bad_images_are_refused():
     with pytest.raises(ValueError, match=r"expected pixels in \[0, 1\]"):
-        Source((X * 255, Y))
+        TrainingData((X * 255, Y))
     with pytest.raises(ValueError, match="expected one label for each of the 12 images"):
-        Source((X, Y[:5]))
+        TrainingData((X, Y[:5]))
     with pytest.raises(ValueError, match=r"expected labels from 0 to 1, got labels from 0 to 2"):
-        Source((X, Y), num_classes=2)
+        TrainingData((X, Y), num_classes=2)
     with pytest.raises(ValueError, match="does not say it; pass num_classes"):
-        Source(TensorDataset(X, Y))
+        TrainingData(TensorDataset(X, Y))
     with pytest.raises(ValueError, match=r"expected pixels in \[0, 1\]"):
-        Source(TensorDataset(X * 255, Y), num_classes=3).first()
+        TrainingData(TensorDataset(X * 255, Y), num_classes=3).first()
 
     class Stream(IterableDataset):
         def __iter__(self):
             return iter(())
 
     with pytest.raises(TypeError, match="a torch data set with a length, got Stream"):
-        Source(Stream())
+        TrainingData(Stream())

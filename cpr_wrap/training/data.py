@@ -11,15 +11,19 @@ from torch.utils.data import DataLoader, Dataset
 
 from cpr_wrap import noise
 from cpr_wrap._checks import check_images, check_labels
+from cpr_wrap._files import digest
 from cpr_wrap.data import ImageData
 
 Images = ImageData | tuple[Tensor, Tensor] | Dataset[Any]
 """Images with labels: from `load_data` or `load_folder`, as `(x, y)`, or as a data set of both."""
 
+SAMPLE = 32
+"""How many images of a data set are read to tell it from another."""
+
 _ORDER = 101  # keeps the order of images apart from other uses of the same seed
 
 
-class Source:
+class TrainingData:
     """Gives batches of images by their numbers.
 
     Attributes:
@@ -68,7 +72,34 @@ class Source:
         """The first image, as a batch `(1, C, H, W)`, to try a network on."""
         return next(self.batches([torch.zeros(1, dtype=torch.int64)]))[0]
 
-    def batches(self, numbers: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    def all(self) -> tuple[Tensor, Tensor]:
+        """All images `(N, C, H, W)` and labels `(N,)`."""
+        return next(self.batches([torch.arange(len(self))]))
+
+    def identity(self) -> dict[str, Any]:
+        """What tells these images from others: digests, None for what cannot be known.
+
+        Tensors have a digest of everything. Images that are read one by one have a digest of some
+        of them, which does not depend on how they are read, and of the list of files if they have
+        one (`listing`, see `FolderImages`).
+        """
+        count = len(self)
+        some = torch.arange(SAMPLE) * count // SAMPLE if count > SAMPLE else torch.arange(count)
+        with torch.random.fork_rng(devices=[]):
+            (x, y), (again, _) = self.batches([some, some], workers=0)
+        list_files = getattr(self._dataset, "listing", None)
+        return {
+            "count": count,
+            "all": None if self._tensors is None else digest(*self._tensors),
+            # A data set that changes its images at random is known by its labels.
+            "some": digest(x) if torch.equal(x, again) else None,
+            "labels": digest(y.long()),
+            "files": None if list_files is None else digest(list_files()),
+        }
+
+    def batches(
+        self, numbers: Sequence[Tensor], workers: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Give images `(N, C, H, W)` and labels `(N,)` for each tensor of numbers `(N,)`."""
         if self._tensors is not None:
             x, y = self._tensors
@@ -78,7 +109,7 @@ class Source:
         loader: DataLoader[Any] = DataLoader(
             self._dataset,
             batch_sampler=[chosen.tolist() for chosen in numbers],
-            num_workers=self._workers,
+            num_workers=self._workers if workers is None else workers,
             generator=torch.Generator(),  # its own, so that the caller's is not drawn from
         )
         for x, y in loader:
@@ -87,7 +118,7 @@ class Source:
             yield x, y
 
 
-def steps_an_epoch(count: int, batch_size: int) -> int:
+def steps_per_epoch(count: int, batch_size: int) -> int:
     """Batches that `count` images make, see `epoch_batches`."""
     whole, rest = divmod(count, batch_size)
     return max(whole + (rest > 1), 1)
@@ -100,7 +131,7 @@ def epoch_batches(count: int, batch_size: int, seed: int, epoch: int) -> list[Te
     normalise one image by, so it joins the batch before.
     """
     order = epoch_order(count, seed, epoch)
-    begins = [step * batch_size for step in range(steps_an_epoch(count, batch_size))]
+    begins = [step * batch_size for step in range(steps_per_epoch(count, batch_size))]
     ends = [*begins[1:], count]
     return [order[begin:end] for begin, end in zip(begins, ends, strict=True)]
 

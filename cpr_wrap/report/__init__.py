@@ -1,4 +1,4 @@
-"""Tables, drawings, figures, the HTML report, and files for other tools."""
+"""Tables, figures, the HTML report, and files for other tools."""
 
 from __future__ import annotations
 
@@ -11,23 +11,12 @@ from cpr_wrap.report.export import (
 from cpr_wrap.report.gallery import Exhibit, Gallery, load_gallery, make_gallery, save_gallery
 from cpr_wrap.report.html import report_html, write_report
 from cpr_wrap.report.plots import curve_figure, histogram_figure, write_figure
+from cpr_wrap.report.ranking import ranked_rows, ranking, traditional
 from cpr_wrap.report.run import Run
 from cpr_wrap.report.table import Cell, Column, Table
-from cpr_wrap.report.tables import (
-    TABLE_1_LOSSES,
-    compare_table,
-    comparison,
-    curve_table,
-    curve_values,
-    losses,
-    losses_table,
-    traditional,
-    traditional_table,
-)
-from cpr_wrap.report.terminal import draw_terminal, draws_braille
+from cpr_wrap.report.tables import curve_values, losses, with_bars
 
 __all__ = [
-    "TABLE_1_LOSSES",
     "Cell",
     "Column",
     "Exhibit",
@@ -35,23 +24,19 @@ __all__ = [
     "Run",
     "Table",
     "adversarial_images",
-    "compare_table",
-    "comparison",
     "curve_figure",
-    "curve_table",
     "curve_values",
-    "draw_terminal",
-    "draws_braille",
     "histogram_figure",
     "load_gallery",
     "losses",
-    "losses_table",
     "make_gallery",
     "model_info",
+    "ranked_rows",
+    "ranking",
     "report_html",
     "save_gallery",
     "traditional",
-    "traditional_table",
+    "with_bars",
     "write_adversarial_images",
     "write_figure",
     "write_model_info",

@@ -1,93 +1,98 @@
-"""The charts of the report: robustness curves, and where images can be made to be rejected."""
+"""What the charts of the report show: curves with bands and theory, and histograms of radii.
+
+A chart's shapes are SVG paths in the unit square, with 0 at the bottom: the templates stretch them
+to whatever size there is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from cpr_wrap.metrics import RobustnessCurve, ideal_rejected_radius
-from cpr_wrap.report.confidence import grid
-from cpr_wrap.report.markup import Markup, join, tag
-from cpr_wrap.report.run import Run
-from cpr_wrap.report.svg import Frame, area_path, axes, picture, step_path
+from cpr_wrap.metrics import ideal_rejected_radius
+from cpr_wrap.metrics.curve_plot import jumps
+from cpr_wrap.report.run import Run, grid
 
-COLOURS = 8  # the style sheet has as many colours for curves; more curves begin anew
+COLOURS = 8  # the style sheet has as many colours for curves, each in four kinds of dashes
+MOST_BANDS = 3  # bands of more runs would cover each other
 BINS = 20
 
-_SHARES = [(share, f"{100 * share:.0f}%") for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
-_CURVE_FRAMES = (
-    Frame(width=760, height=420),
-    Frame(width=360, height=300, ticks=(0.0, 0.25, 0.5, 0.75, 1.0), kind="narrow"),
-)
 
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """One line or area of a run.
 
-def colour(place: int) -> str:
-    """Style of the curve at some place in the list of runs."""
-    return f"c{place % COLOURS}"
-
-
-def jumps(curve: RobustnessCurve) -> tuple[list[float], list[float]]:
-    """Alphas at which the curve falls, with both ends, and its robustness from there on."""
-    ends = torch.tensor([0.0, curve.eps], dtype=torch.float64)
-    radii = torch.cat([ends, curve.radii[curve.radii.isfinite()]]).unique()
-    radii = radii[radii <= curve.eps]
-    return (radii / curve.eps).tolist(), (1 - curve.error_within(radii)).tolist()
-
-
-def curve_chart(runs: Sequence[Run], names: Sequence[str]) -> Markup:
-    """Robustness over alpha with bands, and with the theorems where they apply.
-
-    Args:
-        runs: The runs.
-        names: What the description calls them.
-
-    Returns:
-        The chart in both sizes.
+    Attributes:
+        kind: Its style: `curve`, `band`, `theorem1`, `theorem2`, `certified`, `unknown`.
+        path: Its outline in the unit square.
     """
-    bands = [run.band for run in runs]
-    theory = [_theory(run) for run in runs]
-    description = "Robustness with rejection over alpha: " + "; ".join(
-        f"{name} falls from {run.curve.accuracy_at(0.0):.1%} to {run.curve.accuracy_at(1.0):.1%}"
-        for run, name in zip(runs, names, strict=True)
-    )
-    pictures = []
-    for frame in _CURVE_FRAMES:
-        parts = [
-            axes(
-                frame,
-                x_title="α  (rejecting within α·ε is an error)",
-                y_title="robustness with rejection",
-                y_ticks=_SHARES,
-            )
-        ]
-        for place, (low, high) in enumerate(bands):
-            area = area_path(frame, grid().tolist(), low, high)
-            parts.append(tag("path", class_=f"band {colour(place)}", d=area))
-        for place, lines in enumerate(theory):
-            for kind, values in lines:
-                path = step_path(frame, grid().tolist(), values)
-                parts.append(tag("path", class_=f"{kind} {colour(place)}", d=path))
-        for place, run in enumerate(runs):
-            path = step_path(frame, *jumps(run.curve))
-            parts.append(tag("path", class_=f"curve {colour(place)}", d=path))
-        top, bottom = frame.y(frame.top), frame.y(0)
-        x = frame.x(0)
-        parts.append(tag("line", class_="cursor", x1=x, x2=x, y1=top, y2=bottom))
-        pictures.append(picture(frame, description, parts))
-    return join(pictures)
+
+    kind: str
+    path: str
 
 
-def _theory(run: Run) -> list[tuple[str, list[float]]]:
-    if run.theorems is None:
-        return []
-    return [
-        (kind, (1 - theorem.error_at(grid())).tolist())
-        for kind, theorem in zip(("theorem1", "theorem2"), run.theorems, strict=True)
+def marks(place: int) -> str:
+    """Style of the run at some place in the list of runs: a colour, and dashes for a second use."""
+    return f"c{place % COLOURS} d{place // COLOURS % 4}"
+
+
+def by_threat(runs: Sequence[Run]) -> list[tuple[str, list[int]]]:
+    """Places of the runs of each threat model: alpha is a share of eps, so each has its axis."""
+    groups: dict[str, list[int]] = {}
+    for place, run in enumerate(runs):
+        groups.setdefault(run.budget, []).append(place)
+    return list(groups.items())
+
+
+def facets(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """What tells several runs apart, a value each: what all of them share is left out."""
+    values = {
+        "model": [run.curve.about.model or run.name for run in runs],
+        "rule": ["" if run.rule is None else run.rule.text or run.rule.name for run in runs],
+        "threat": [run.budget for run in runs],
+    }
+    return {name: each for name, each in values.items() if len(set(each)) > 1}
+
+
+def curve_shapes(run: Run, *, band: bool = True) -> list[Shape]:
+    """All that is drawn for a run, from the back to the front."""
+    alphas = grid().tolist()
+    shapes = [Shape(kind="band", path=_area(alphas, *run.band))] if band else []
+    shapes += [
+        Shape(kind=kind, path=_steps(alphas, (1 - theorem.error_at(grid())).tolist()))
+        for kind, theorem in zip(("theorem1", "theorem2"), run.theorems or (), strict=False)
         if theorem.applicable
     ]
+    if run.curve.certificate is not None:
+        # What is certified and, between it and the curve, what nobody knows.
+        low = run.curve.certificate.accuracy_at(grid()).tolist()
+        high = run.curve.accuracy_at(grid()).tolist()
+        shapes.append(Shape(kind="unknown", path=_area(alphas, low, high)))
+        shapes.append(Shape(kind="certified", path=_steps(alphas, low)))
+    return [*shapes, Shape(kind="curve", path=_steps(*jumps(run.curve)))]
+
+
+def _number(value: float) -> str:
+    return f"{value:.5f}".rstrip("0").rstrip(".")
+
+
+def _steps(xs: Sequence[float], ys: Sequence[float]) -> str:
+    """A function that keeps each value up to the next place, from xs[0] to xs[-1]."""
+    path, last = f"M{_number(xs[0])} {_number(1 - ys[0])}", ys[0]
+    for x, y in zip(xs[1:], ys[1:], strict=True):
+        if y != last:
+            path += f"H{_number(x)}V{_number(1 - y)}"
+        last = y
+    return f"{path}H{_number(xs[-1])}"
+
+
+def _area(xs: Sequence[float], low: Sequence[float], high: Sequence[float]) -> str:
+    """The area between two functions, joined by straight lines."""
+    corners = [*zip(xs, high, strict=True), *reversed([*zip(xs, low, strict=True)])]
+    return "M" + "L".join(f"{_number(x)} {_number(1 - y)}" for x, y in corners) + "Z"
 
 
 def read_out(run: Run) -> list[list[float]]:
@@ -96,100 +101,73 @@ def read_out(run: Run) -> list[list[float]]:
     return [[round(value, 4) for value in row] for row in rows]
 
 
-def radius_counts(run: Run) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Counts:
     """How many images can be made to be rejected at which radius.
 
-    Only images without an accepted mistake are counted: the search for rejections stops at the
-    others, and their loss is settled.
-
-    Returns:
-        `clean`: images rejected as they are; `bins`: counts in 20 equal parts of (0, eps]; `none`:
-        images without a rejected point; `broken`: images left out; and the same as `ideal_clean`,
-        `ideal` and `ideal_none` for the ideal rule, None where no distance was measured.
+    Attributes:
+        clean: Images rejected as they are.
+        bins: Images in 20 equal parts of (0, eps].
+        none: Images for which no rejected point was found.
     """
-    records = run.curve.records
+
+    clean: int
+    bins: list[int]
+    none: int
+
+    @classmethod
+    def of(cls, radii: Tensor, eps: float) -> Counts:
+        """Count radii `(N,)`."""
+        inside = radii[(radii > 0) & (radii <= eps)]
+        # Bins are open on the left: a radius on an edge belongs to the bin that ends there.
+        place = torch.ceil(inside / eps * BINS - 1e-9).long() - 1
+        bins = torch.bincount(place.clip(0, BINS - 1), minlength=BINS)
+        return cls(clean=int((radii == 0).sum()), bins=bins.tolist(), none=int((radii > eps).sum()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Radii:
+    """The radii of a run. Images with an accepted mistake are left out: their loss is settled.
+
+    Attributes:
+        found: What the attacks found.
+        ideal: The same for an ideal rule; None where no distance to the boundary was measured.
+        whole: Images without an accepted mistake.
+        broken: Images left out.
+    """
+
+    found: Counts
+    ideal: Counts | None
+    whole: int
+    broken: int
+
+    @property
+    def ticks(self) -> list[int]:
+        """Up to six whole numbers from 0 to over the tallest bar."""
+        most = max([1, *self.found.bins, *(self.ideal.bins if self.ideal else [])])
+        steps = (digit * 10**power for power in range(20) for digit in (1, 2, 5))
+        step = next(step for step in steps if 5 * step >= most)
+        return list(range(0, most + step, step))
+
+    @property
+    def outline(self) -> str:
+        """The ideal rule's bins as a path in the unit square."""
+        bins = [] if self.ideal is None else self.ideal.bins
+        edges = [k / BINS for k in range(BINS + 1)]
+        return _steps(edges, [n / self.ticks[-1] for n in [*bins, bins[-1]]]) if bins else ""
+
+
+def radii_of(run: Run) -> Radii:
+    """How near to the images a rejected point was found."""
+    records, eps = run.curve.records, run.curve.eps
     whole = ~records.outer_broken
-    found = run.curve.radii[whole]
-    counts: dict[str, Any] = {"broken": int(records.outer_broken.sum()), "ideal": None}
-    counts["clean"], counts["bins"], counts["none"] = _binned(found, run.curve.eps)
+    ideal = None
     if run.theorems is not None:
         bound = run.theorems[0]
-        ideal = ideal_rejected_radius(bound.distance, bound.radius)[whole]
-        # Beyond eps there is nothing for the adversary to reach.
-        ideal = torch.where(ideal > run.curve.eps, torch.full_like(ideal, torch.inf), ideal)
-        clean, bins, none = _binned(ideal, run.curve.eps)
-        counts |= {"ideal_clean": clean, "ideal": bins, "ideal_none": none}
-    return counts
-
-
-def _binned(radii: Tensor, eps: float) -> tuple[int, list[int], int]:
-    inside = radii[radii.isfinite() & (radii > 0)]
-    # Bins are open on the left: a radius on an edge belongs to the bin that ends there.
-    place = torch.ceil(inside / eps * BINS - 1e-9).long() - 1
-    bins = torch.bincount(place.clip(0, BINS - 1), minlength=BINS)
-    return int((radii == 0).sum()), bins.tolist(), int(radii.isinf().sum())
-
-
-def radius_chart(run: Run, place: int = 0) -> Markup:
-    """Histogram of the smallest rejected radii, with the ideal rule's as a line.
-
-    Args:
-        run: The run.
-        place: Its place among the runs, for its colour.
-    """
-    counts = radius_counts(run)
-    bins, ideal = counts["bins"], counts["ideal"]
-    top, ticks = _count_ticks(max([1, *bins, *(ideal or [])]))
-    description = "Histogram of the smallest rejected radius as a share of eps: " + ", ".join(
-        f"{count} from {k / BINS:g} to {(k + 1) / BINS:g}" for k, count in enumerate(bins) if count
+        ideal = Counts.of(ideal_rejected_radius(bound.distance, bound.radius)[whole], eps)
+    return Radii(
+        found=Counts.of(run.curve.radii[whole], eps),
+        ideal=ideal,
+        whole=int(whole.sum()),
+        broken=int(records.outer_broken.sum()),
     )
-    pictures = []
-    for frame in (
-        Frame(width=560, height=290, top=top),
-        Frame(width=360, height=240, top=top, ticks=(0.0, 0.25, 0.5, 0.75, 1.0), kind="narrow"),
-    ):
-        parts = [
-            axes(
-                frame,
-                x_title="smallest rejected radius / ε",
-                y_title="images",
-                y_ticks=ticks,
-            )
-        ]
-        for k, count in enumerate(bins):
-            if count:
-                parts.append(_bar(frame, k, count, colour(place)))
-        if ideal is not None:
-            edges = [k / BINS for k in range(BINS + 1)]
-            path = step_path(frame, edges, [*ideal, ideal[-1]])
-            parts.append(tag("path", class_="ideal", d=path))
-        pictures.append(picture(frame, description, parts))
-    return join(pictures)
-
-
-def _bar(frame: Frame, k: int, count: int, style: str) -> Markup:
-    left, right = frame.x(k / BINS) + 1, frame.x((k + 1) / BINS) - 1
-    y = frame.y(count)
-    label = tag("title", f"{count} images from {k / BINS:g} to {(k + 1) / BINS:g}")
-    return tag(
-        "rect",
-        label,
-        class_=f"bar {style}",
-        x=float(left),
-        y=float(y),
-        width=float(right - left),
-        height=float(frame.y(0) - y),
-    )
-
-
-def _count_ticks(most: int) -> tuple[float, list[tuple[float, str]]]:
-    """A round top of the axis and at most five whole numbers below it."""
-    size = 1
-    while True:
-        for step in (size, 2 * size, 5 * size):
-            if 5 * step >= most:
-                steps = -(-most // step)
-                return float(steps * step), [
-                    (float(k * step), str(k * step)) for k in range(steps + 1)
-                ]
-        size *= 10

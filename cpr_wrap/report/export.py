@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -11,11 +12,12 @@ import torch
 from torch import Tensor
 
 from cpr_wrap import __version__
-from cpr_wrap.metrics import PAPER_LOSSES, clean_metrics
+from cpr_wrap._files import write_atomically
+from cpr_wrap._text import eps_text
+from cpr_wrap.metrics import PAPER_LOSSES, RobustnessCurve, RuleFacts, clean_metrics
 from cpr_wrap.report.run import Run, RunLike, as_run
-from cpr_wrap.report.wording import eps_text
 
-Goal = Literal["any", "mistake", "rejection"]
+Wanted = Literal["any", "mistake", "rejection"]
 
 _FOOTNOTE = (
     "A selective classifier; every rejection counts as a mistake here. The robust accuracy was "
@@ -56,13 +58,13 @@ def model_info(
     """
     run = as_run(run)
     right = run.curve.records.clean_label == run.curve.records.label
-    forwards, backwards = passes_per_prediction(run)
+    rule = _rule(run)
     return {
         "link": link,
         "name": name or run.name,
         "authors": authors,
         "additional_data": additional_data,
-        "number_forward_passes": forwards,
+        "number_forward_passes": rule.forwards,
         "dataset": run.dataset,
         "venue": venue,
         "architecture": architecture,
@@ -72,42 +74,39 @@ def model_info(
         "autoattack_acc": _percentage(autoattack_acc),
         "external": _percentage(run.curve.accuracy_at(1.0)),
         "footnote": _FOOTNOTE,
-        "cpr_wrap": _own(run, forwards, backwards),
+        "cpr_wrap": _own(run, rule),
     }
 
 
-def _own(run: Run, forwards: int, backwards: int) -> dict[str, Any]:
+def _own(run: Run, rule: RuleFacts) -> dict[str, Any]:
     curve = run.curve
     return {
         "version": __version__,
         "images": len(curve.records),
         "norm": curve.records.norm,
-        "rule": dict(run.rule),
-        "budget": run.settings.get("budget"),
-        "forward_passes_per_prediction": forwards,
-        "backward_passes_per_prediction": backwards,
+        "rule": rule.config,
+        "budget": run.attack_budget or None,
+        "forward_passes_per_prediction": rule.forwards,
+        "backward_passes_per_prediction": rule.backwards,
         "clean": clean_metrics(curve.records).to_dict(),
         "robustness_at_alpha": {f"{alpha:g}": curve.accuracy_at(alpha) for alpha in curve.alphas},
         "total_robust_loss": {loss.name: curve.total_robust_loss(loss) for loss in PAPER_LOSSES},
-        "digests": dict(run.part("digests")),
+        "digests": _digests(curve),
     }
 
 
-def passes_per_prediction(run: Run) -> tuple[int, int]:
-    """Forwards and backwards of one prediction.
+def _digests(curve: RobustnessCurve) -> dict[str, str]:
+    found = curve.provenance
+    return {} if found is None else {"weights": found.weights, "data": found.data}
 
-    CPR with m steps takes one forward at x and one after each step, the first m of them with a
-    backward: m + 1 and m. Other rules read the network's outputs once.
-    """
-    if not run.rule:
+
+def _rule(run: Run) -> RuleFacts:
+    if run.rule is None:
         raise ValueError(
             f"run {run.name!r} does not say which rejection rule it used (settings.rule), so its "
-            "passes a prediction are unknown; evaluate with robustness_curve, which records it"
+            "passes per prediction are unknown; evaluate with robustness_curve, which records it"
         )
-    if run.rule.get("name") != "cpr":
-        return 1, 0
-    steps = int(run.rule["steps"])
-    return steps + 1, steps
+    return run.rule
 
 
 def _percentage(share: float | None) -> str | None:
@@ -127,17 +126,20 @@ def write_model_info(run: RunLike, folder: str | Path = "model_info", **fields: 
     if not run.dataset:
         raise ValueError(
             f"run {run.name!r} does not say which data set it used, and RobustBench files models "
-            "by data set; save it with extra={'dataset': ...}"
+            "by data set; save it with about=About(dataset=...)"
         )
     content = model_info(run, **fields)
-    safe = {part: re.sub(r"[^\w+.-]+", "_", part) for part in (run.dataset, run.name)}
-    path = Path(folder) / safe[run.dataset] / run.curve.records.norm / f"{safe[run.name]}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    path = Path(folder) / _safe(run.dataset) / run.curve.records.norm / f"{_safe(run.name)}.json"
+    write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
     return path
 
 
-def adversarial_images(run: RunLike, goal: Goal = "any", images: Tensor | None = None) -> Tensor:
+def _safe(name: str) -> str:
+    """A name that stays in its folder."""
+    return re.sub(r"[^\w+.-]+", "_", name).lstrip(".") or "_"
+
+
+def adversarial_images(run: RunLike, goal: Wanted = "any", images: Tensor | None = None) -> Tensor:
     """One image for each of the test set, in its order: the point found, or the clean image.
 
     Args:
@@ -152,19 +154,19 @@ def adversarial_images(run: RunLike, goal: Goal = "any", images: Tensor | None =
         Images `(N, ...)`, or `(M, ...)` with a test set.
     """
     run = as_run(run)
-    records, points = run.curve.records, run.points
+    records, points = run.curve.records, run.curve.points
     if points is None:
         raise ValueError(
             f"run {run.name!r} has no points; expected adversarial.safetensors in its folder"
         )
-    chosen = points["clean"].clone()
+    chosen = points.clean.clone()
     if goal not in ("any", "mistake", "rejection"):
         raise ValueError(f"goal: expected 'any', 'mistake' or 'rejection', got {goal!r}")
     if goal in ("any", "rejection"):
         found = records.rejected_radius.isfinite()
-        chosen[found] = points["rejected"][found]
+        chosen[found] = points.rejected[found]
     if goal in ("any", "mistake"):
-        chosen[records.outer_broken] = points["outer"][records.outer_broken]
+        chosen[records.outer_broken] = points.outer[records.outer_broken]
     if images is not None:
         return _filled(images, chosen, records.index)
     order = records.index.argsort()
@@ -188,10 +190,10 @@ def _filled(images: Tensor, chosen: Tensor, index: Tensor) -> Tensor:
 
 
 def write_adversarial_images(
-    run: RunLike, path: str | Path, goal: Goal = "any", images: Tensor | None = None
+    run: RunLike, path: str | Path, goal: Wanted = "any", images: Tensor | None = None
 ) -> Path:
     """Write `adversarial_images` as the `.pt` file that RobustBench takes for an evaluation."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(adversarial_images(run, goal, images), path)
+    path, data = Path(path), io.BytesIO()
+    torch.save(adversarial_images(run, goal, images), data)
+    write_atomically(path, data.getvalue())
     return path

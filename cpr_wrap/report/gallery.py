@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from cpr_wrap._files import write_atomically, write_tensors
 from cpr_wrap.metrics import RobustnessCurve
 from cpr_wrap.metrics.records import REJECTED, Records
-from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.selective import SelectiveClassifier, network_device
 
 Kind = Literal["mistake", "rejection"]
 
 SCHEMA = 1
-_POINTS: dict[Kind, str] = {"mistake": "outer", "rejection": "rejected"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +32,7 @@ class Exhibit:
         attack: What found the point.
         distance: Its distance from the clean image.
         predicted: Class the network predicts at the point; None where no model was asked.
-        shadow: Class it predicts at T(point); None where the rule has no T or no model was asked.
+        moved: Class it predicts at T(point); None where the rule has no T or no model was asked.
         score: The rule's score at the point; None where no model was asked.
         holds: Did the model give the recorded verdict when asked again? None where not asked.
     """
@@ -45,7 +44,7 @@ class Exhibit:
     attack: str
     distance: float
     predicted: int | None = None
-    shadow: int | None = None
+    moved: int | None = None
     score: float | None = None
     holds: bool | None = None
 
@@ -68,20 +67,22 @@ class Gallery:
     transformed: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name in ("clean", "perturbed", "transformed"):
-            pictures = getattr(self, name)
-            if pictures is None and name == "transformed":
-                continue
+        for name, pictures in self.pictures.items():
             if pictures.dim() != 4 or pictures.shape[1] not in (1, 3):
                 raise ValueError(
                     f"{name}: expected images (M, C, H, W) with 1 or 3 channels, "
                     f"got shape {tuple(pictures.shape)}"
                 )
-            if len(pictures) != len(self.exhibits):
+            if len(pictures) != len(self):
                 raise ValueError(
-                    f"{name}: expected {len(self.exhibits)} images, one an exhibit, "
-                    f"got {len(pictures)}"
+                    f"{name}: expected {len(self)} images, one an exhibit, got {len(pictures)}"
                 )
+
+    @property
+    def pictures(self) -> dict[str, Tensor]:
+        """All pictures by their names."""
+        named = {"clean": self.clean, "perturbed": self.perturbed, "transformed": self.transformed}
+        return {name: pictures for name, pictures in named.items() if pictures is not None}
 
     def __len__(self) -> int:
         return len(self.exhibits)
@@ -97,53 +98,52 @@ def make_gallery(
 
     Args:
         model: The model that was evaluated; None leaves out what only it can tell.
-        curve: A curve with its points (`details["points"]`).
+        curve: A curve with its points.
         count: How many images at most.
     """
     if count < 1:
         raise ValueError(f"count: expected at least 1 image, got {count}")
-    points = curve.details.get("points")
-    if not isinstance(points, Mapping):
+    points = curve.points
+    if points is None:
         raise ValueError(
             "expected a curve with points, got one without; load the run from its folder with "
             "adversarial.safetensors, or make the gallery right after the evaluation"
         )
     picked = _pick(curve.records, count)
     rows = torch.tensor([row for row, _ in picked], dtype=torch.int64)
-    shape = points["clean"].shape[1:]
-    found = [points[_POINTS[kind]][row] for row, kind in picked]
+    shape = points.clean.shape[1:]
+    held = {"mistake": points.outer, "rejection": points.rejected}
+    found = [held[kind][row] for row, kind in picked]
     perturbed = torch.stack(found) if found else torch.empty(0, *shape)
     exhibits = tuple(_exhibit(curve.records, row, kind) for row, kind in picked)
-    gallery = Gallery(exhibits=exhibits, clean=points["clean"][rows], perturbed=perturbed)
+    gallery = Gallery(exhibits=exhibits, clean=points.clean[rows], perturbed=perturbed)
     if model is None or not exhibits:
         return gallery
     return _ask(model, gallery)
 
 
 def _pick(records: Records, count: int) -> list[tuple[int, Kind]]:
-    broken, mistake, rejection = (
-        records.outer_broken,
-        records.outer_distance,
-        records.rejected_radius,
-    )
-    mistakes = _spread(mistake, (mistake > 0) & mistake.isfinite())
-    # Where a mistake was found, the search for rejections stops: those radii mean little.
-    rejections = _spread(rejection, ~broken & (rejection > 0) & rejection.isfinite())
+    mistake, rejection = records.outer_distance, records.rejected_radius
+    # The loss of an image with an accepted mistake is settled: its rejections matter little.
+    rejection = torch.where(records.outer_broken, torch.inf, rejection)
+    mistakes, rejections = _sorted(mistake), _sorted(rejection)
     half = min(len(mistakes), max(count // 2, count - len(rejections)))
-    few_mistakes = _evenly(mistakes, half)
-    few_rejections = _evenly(rejections, min(len(rejections), count - half))
-    picked: list[tuple[int, Kind]] = [(row, "mistake") for row in few_mistakes]
-    picked += [(row, "rejection") for row in few_rejections]
-    clean_mistakes = (mistake == 0).nonzero().flatten().tolist()
-    clean_rejections = ((rejection == 0) & ~broken).nonzero().flatten().tolist()
-    rest: list[tuple[int, Kind]] = [(row, "rejection") for row in clean_rejections]
-    rest += [(row, "mistake") for row in clean_mistakes]
-    return picked + rest[: count - len(picked)]
+    picked: list[tuple[int, Kind]] = [(row, "mistake") for row in _evenly(mistakes, half)]
+    few = _evenly(rejections, min(len(rejections), count - half))
+    picked += [(row, "rejection") for row in few]
+    clean: list[tuple[int, Kind]] = [
+        *((row, "rejection") for row in (rejection == 0).nonzero().flatten().tolist()),
+        *((row, "mistake") for row in (mistake == 0).nonzero().flatten().tolist()),
+    ]
+    return picked + clean[: count - len(picked)]
 
 
-def _spread(distance: Tensor, mask: Tensor) -> list[int]:
-    rows = mask.nonzero().flatten()
-    return [int(row) for row in rows[distance[rows].argsort(stable=True)]]
+def _sorted(distance: Tensor) -> list[int]:
+    """Rows with a point that is not the image itself, the nearest first."""
+    found = int((distance > 0).logical_and(distance.isfinite()).sum())
+    key = torch.where(distance > 0, distance, torch.inf)
+    rows: list[int] = key.argsort(stable=True)[:found].tolist()
+    return rows
 
 
 def _evenly(rows: list[int], count: int) -> list[int]:
@@ -167,45 +167,25 @@ def _exhibit(records: Records, row: int, kind: Kind) -> Exhibit:
 
 
 def _ask(model: SelectiveClassifier, gallery: Gallery) -> Gallery:
-    like = next(iter(model.parameters()), gallery.perturbed)
-    points = gallery.perturbed.to(device=like.device, dtype=like.dtype)
-    selection = model(points)
-    labels = selection.labels.tolist()
-    shadows: list[int | None] = [None] * len(gallery)
-    transformed = None
-    transform = getattr(model.rule, "transform", None)
-    if transform is not None:
-        with torch.inference_mode(False):
-            moved = transform(model, points)
-            with torch.no_grad():
-                shadows = model.logits(moved).argmax(dim=1).tolist()
-        transformed = moved.detach().to("cpu", gallery.perturbed.dtype)
-    columns = zip(
-        gallery.exhibits,
-        labels,
-        selection.predicted.tolist(),
-        selection.score.tolist(),
-        shadows,
-        strict=True,
-    )
-    exhibits = tuple(
-        Exhibit(
-            **{
-                **asdict(exhibit),
-                "predicted": predicted,
-                "shadow": shadow,
-                "score": score,
-                "holds": _holds(exhibit, label),
-            }
+    points = gallery.perturbed.to(network_device(model.base))
+    selection, view = model(points), model.look(points, path=(1.0,))
+    told: list[dict[str, Any]] = [
+        {"predicted": predicted, "score": score, "holds": _holds(exhibit, label)}
+        for exhibit, label, predicted, score in zip(
+            gallery.exhibits,
+            selection.labels.tolist(),
+            selection.predicted.tolist(),
+            selection.score.tolist(),
+            strict=True,
         )
-        for exhibit, label, predicted, score, shadow in columns
-    )
-    return Gallery(
-        exhibits=exhibits,
-        clean=gallery.clean,
-        perturbed=gallery.perturbed,
-        transformed=transformed,
-    )
+    ]
+    transformed = None
+    if view.points:
+        transformed = view.points[-1].detach().to("cpu", gallery.perturbed.dtype)
+        for each, moved in zip(told, view.end_logits.argmax(dim=1).tolist(), strict=True):
+            each["moved"] = moved
+    exhibits = (replace(e, **more) for e, more in zip(gallery.exhibits, told, strict=True))
+    return replace(gallery, exhibits=tuple(exhibits), transformed=transformed)
 
 
 def _holds(exhibit: Exhibit, label: int) -> bool:
@@ -216,16 +196,11 @@ def _holds(exhibit: Exhibit, label: int) -> bool:
 
 def save_gallery(gallery: Gallery, folder: str | Path) -> Path:
     """Write `gallery.safetensors` and `gallery.json` into a run's folder, made if need be."""
-    from safetensors.torch import save_file
-
     path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    pictures = {"clean": gallery.clean, "perturbed": gallery.perturbed}
-    if gallery.transformed is not None:
-        pictures["transformed"] = gallery.transformed
-    save_file({k: v.contiguous() for k, v in pictures.items()}, path / "gallery.safetensors")
+    pictures = {name: images.contiguous() for name, images in gallery.pictures.items()}
+    write_tensors(path / "gallery.safetensors", pictures)
     content = {"schema": SCHEMA, "exhibits": [asdict(exhibit) for exhibit in gallery.exhibits]}
-    (path / "gallery.json").write_text(json.dumps(content, indent=1) + "\n")
+    write_atomically(path / "gallery.json", json.dumps(content, indent=1) + "\n")
     return path
 
 

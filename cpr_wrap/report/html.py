@@ -1,36 +1,25 @@
-"""The report: one HTML file that needs nothing else, no network and no model."""
+"""One HTML file about one or several runs, from the templates, which hold its whole structure."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
-from importlib import resources
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from cpr_wrap import __version__
-from cpr_wrap.report.markup import Child, Markup, join, tag, verbatim
+from torch import Tensor
+
+from cpr_wrap import __version__, _text
+from cpr_wrap._files import write_atomically
+from cpr_wrap.report import charts, tables
+from cpr_wrap.report.gallery import Gallery, make_gallery
+from cpr_wrap.report.ranking import ranking
 from cpr_wrap.report.run import Run, RunLike, as_runs, labels
-from cpr_wrap.report.run_section import (
-    ablation_part,
-    attacks_part,
-    audit_part,
-    clean_part,
-    flattened,
-    gallery_part,
-    part,
-    radii_part,
-    repeat_part,
-    theory_part,
-    values_part,
-)
-from cpr_wrap.report.sections import (
-    curves_section,
-    leaderboard_section,
-    losses_content,
-    swatch,
-)
-from cpr_wrap.report.wording import count_text, eps_text
+
+LONGEST_SIDE = 160  # of a picture in the page; larger ones are shrunk
 
 
 def write_report(
@@ -50,8 +39,7 @@ def write_report(
     path = Path(out)
     if path.is_dir() or not path.suffix:
         path = path / "report.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    write_atomically(path, page)
     return path
 
 
@@ -61,123 +49,112 @@ def report_html(runs: RunLike | Sequence[RunLike], title: str | None = None) -> 
     names = labels(several)
     if title is None:
         title = names[0] if len(several) == 1 else f"{len(several)} selective classifiers"
-    body = _one(several[0]) if len(several) == 1 else _many(several, names)
-    page = join(
-        _head(title),
-        tag(
-            "body",
-            tag("a", "Skip to the curves", href="#curves", class_="skip"),
-            _header(title, several),
-            tag("main", body),
-            tag("footer", f"Made by cpr-wrap {__version__}. This file loads nothing."),
-            verbatim(_file("report.js"), "script"),
-        ),
+    environment = _environment()
+    page: str = environment.get_template("page.html").render(
+        title=title,
+        runs=several,
+        names=names,
+        version=__version__,
+        own={name: _own(environment, name) for name in ("report.css", "report.js")},
     )
-    return f'<!DOCTYPE html>\n<html lang="en">{page}</html>\n'
+    return page
 
 
-def _file(name: str) -> str:
-    return resources.files("cpr_wrap.report").joinpath(name).read_text(encoding="utf-8")
+def _environment() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
-
-def _head(title: str) -> Markup:
-    # Only our own style and script may act, and nothing may be fetched.
-    policy = "; ".join(
-        [
-            "default-src 'none'",
-            "img-src data:",
-            f"style-src '{_digest('report.css')}'",
-            f"script-src '{_digest('report.js')}'",
-            "base-uri 'none'",
-            "form-action 'none'",
-        ]
+    environment = Environment(
+        loader=PackageLoader("cpr_wrap.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        # An empty icon, or the browser would ask the server for one.
-        tag("link", rel="icon", href="data:,"),
-        tag("title", f"{title} – robustness with rejection"),
-        verbatim(_file("report.css"), "style"),
+    environment.globals.update(charts=charts, tables=tables, ranking=ranking, pictures=pictures)
+    environment.filters.update(
+        percent=_text.percent, count=_text.count_text, eps=_text.eps_text, listed=flattened
     )
+    return environment
 
 
-def _digest(name: str) -> str:
-    digest = hashlib.sha256(_file(name).encode("utf-8")).digest()
-    return "sha256-" + base64.b64encode(digest).decode("ascii")
+def _own(environment: Any, name: str) -> dict[str, str]:
+    """Our own style sheet or script, which goes into the page as it is, and its digest."""
+    from markupsafe import Markup
+
+    text, _, _ = environment.loader.get_source(environment, name)
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {"text": Markup(text), "digest": f"sha256-{digest}"}
 
 
-def _header(title: str, runs: Sequence[Run]) -> Markup:
-    return tag(
-        "header",
-        tag(
-            "div",
-            tag("p", "Robustness with rejection", class_="kicker"),
-            tag("button", "Dark", type="button", id="theme", aria_pressed="false"),
-            class_="bar-top",
-        ),
-        tag("h1", title),
-        tag("p", _subject(runs[0]), class_="subject") if len(runs) == 1 else None,
-    )
+def pictures(run: Run) -> list[dict[str, Any]]:
+    """The exhibits of a run's gallery with their pictures; none where it has no pictures."""
+    points, gallery = run.curve.points, run.gallery
+    if gallery is None and points is not None and points.clean.shape[1] in (1, 3):
+        gallery = make_gallery(None, run.curve) if points.clean.dim() == 4 else None
+    return [] if gallery is None else [_exhibit(gallery, place) for place in range(len(gallery))]
 
 
-def _subject(run: Run) -> str:
-    records = run.curve.records
-    words = [
-        " ".join(filter(None, [count_text(len(records)), run.dataset, "images"])),
-        f"{records.norm} ε = {eps_text(run.curve.eps)}",
-    ]
-    if run.rule:
-        # CPR accepts from 0 on, whatever its settings: its threshold says nothing.
-        keys = _CPR_KEYS if run.rule.get("name") == "cpr" else ("threshold",)
-        shown = [f"{k.replace('_', ' ')} {v}" for k, v in flattened(run.rule) if k in keys]
-        words.append(f"rule {run.rule.get('name')}" + (f" ({', '.join(shown)})" if shown else ""))
-    if run.settings.get("budget"):
-        words.append(f"budget {run.settings['budget']}")
-    return " · ".join(words)
+def _exhibit(gallery: Gallery, place: int) -> dict[str, Any]:
+    clean, perturbed = gallery.clean[place], gallery.perturbed[place]
+    change = perturbed - clean
+    factor = 0.5 / (float(change.abs().max()) or 0.5)
+    shown = {"clean": clean, "perturbed": perturbed}
+    if gallery.transformed is not None:
+        shown["T(perturbed)"] = gallery.transformed[place]
+    shown[f"difference ×{factor:.3g}"] = 0.5 + factor * change
+    return {
+        "told": gallery.exhibits[place],
+        "images": {name: data_uri(image) for name, image in shown.items()},
+        "small": max(clean.shape[-2:]) <= 64,
+    }
 
 
-_CPR_KEYS = ("radius", "steps", "step_size")
+def data_uri(image: Tensor) -> str:
+    """An image as PNG to put into a page.
+
+    Args:
+        image: Pixels in [0, 1] `(C, H, W)`, one or three channels; values outside are cut.
+    """
+    from PIL import Image
+
+    levels = (image.detach().cpu().double() * 255).round().clamp(0, 255).byte().numpy()
+    picture = Image.fromarray(levels[0] if len(levels) == 1 else levels.transpose(1, 2, 0))
+    picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.BOX)
+    out = io.BytesIO()
+    picture.save(out, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
 
 
-def _one(run: Run) -> list[Child]:
-    losses = tag("section", tag("h2", "Total robust loss"), losses_content(run), id="losses")
-    top = tag("div", curves_section([run], [run.name]), losses, class_="top")
-    return [top, tag("article", _parts(run, 0))]
+def flattened(run: Run) -> list[tuple[str, str]]:
+    """All settings of a run as pairs of dotted names and texts."""
+    curve, about = run.curve, run.curve.about
+    pairs = [(name, text) for name, text in asdict(about).items() if text and name in _ABOUT]
+    for name, held in (
+        ("", curve.settings),
+        ("calibration", curve.calibration),
+        ("provenance", curve.provenance),
+    ):
+        pairs += [] if held is None else _flat(asdict(held), name)
+    return pairs
 
 
-def _many(runs: Sequence[Run], names: Sequence[str]) -> list[Child]:
-    articles = []
-    for place, (run, name) in enumerate(zip(runs, names, strict=True)):
-        losses = part("Total robust loss", losses_content(run), style="total")
-        articles.append(
-            tag(
-                "details",
-                tag("summary", swatch(place), tag("span", name)),
-                tag("p", _subject(run), class_="subject"),
-                tag("article", losses, _parts(run, place)),
-                class_="run",
-            )
-        )
-    return [
-        curves_section(runs, names),
-        leaderboard_section(runs, names),
-        tag("section", tag("h2", "Runs"), articles, id="runs"),
-    ]
+_ABOUT = ("model", "network", "dataset", "part", "dataset_note")
 
 
-def _parts(run: Run, place: int) -> list[Child]:
-    return [
-        clean_part(run),
-        radii_part(run, place),
-        attacks_part(run),
-        values_part(run),
-        ablation_part(run),
-        theory_part(run),
-        audit_part(run),
-        gallery_part(run),
-        repeat_part(run),
-    ]
+def _flat(value: Any, name: str) -> list[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        entries = ((f"{name}.{key}" if name else str(key), entry) for key, entry in value.items())
+        return [pair for key, entry in entries for pair in _flat(entry, key)]
+    if name.rsplit(".", 1)[-1] == "eps" and isinstance(value, float):
+        return [(name, _text.eps_text(value))]
+    return [(name, _plain(value))]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: _text.MISSING}[value]
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(_plain, value))
+    return str(value)

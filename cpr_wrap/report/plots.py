@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cpr_wrap._checks import import_extra
-from cpr_wrap.report.charts import BINS, jumps, radius_counts
-from cpr_wrap.report.confidence import grid
-from cpr_wrap.report.run import Run, RunLike, as_run, as_runs, labels
-from cpr_wrap.report.wording import eps_text
+from cpr_wrap._files import write_atomically
+from cpr_wrap._text import eps_text
+from cpr_wrap.metrics.curve_plot import plot_curve
+from cpr_wrap.report.charts import BINS, radii_of
+from cpr_wrap.report.run import Run, RunLike, as_run, as_runs, grid, labels
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
 # Distinguishable for colour-blind readers, and dark enough for print.
-_COLOURS = (
+COLOURS = (
     "#0b62b0",
     "#c1440e",
     "#0d7a5f",
@@ -25,6 +27,7 @@ _COLOURS = (
     "#a3184f",
     "#4d5560",
 )
+_LEGEND_INSIDE = 6  # a longer legend would cover the curves, and stands below them
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (4, 1.5, 1, 1.5)), (0, (1.5, 1)))
 
 
@@ -52,24 +55,16 @@ def curve_figure(
     names = labels(runs) if names is None else list(names)
     if len(names) != len(runs):
         raise ValueError(f"names: expected {len(runs)}, one a curve, got {len(names)}")
-    figure, axes = _figure(size)
+    figure, axes = blank_figure(size)
     for place, (run, name) in enumerate(zip(runs, names, strict=True)):
-        colour = _COLOURS[place % len(_COLOURS)]
-        alphas, heights = jumps(run.curve)
-        dashes = _DASHES[place // len(_COLOURS) % len(_DASHES)]
-        axes.step(alphas, heights, where="post", color=colour, linestyle=dashes, label=name, lw=1.5)
-        if band:
-            low, high = run.band
-            axes.fill_between(grid().tolist(), low, high, color=colour, alpha=0.15, linewidth=0)
+        colour = COLOURS[place % len(COLOURS)]
+        dashes = _DASHES[place // len(COLOURS) % len(_DASHES)]
+        plot_curve(run.curve, axes, label=name, band=band, color=colour, linestyle=dashes, lw=1.5)
         if theory:
             _draw_theory(axes, run, colour)
-    axes.set(
-        xlabel=r"$\alpha$ (rejecting within $\alpha\,\epsilon$ is an error)",
-        ylabel="robustness with rejection",
-        xlim=(0, 1),
-        ylim=(0, 1),
-    )
-    if len(runs) > 1 or theory:
+    if len(axes.lines) > _LEGEND_INSIDE:
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="x-small")
+    elif len(axes.lines) > 1:
         axes.legend(frameon=False, fontsize="small")
     return figure
 
@@ -88,12 +83,12 @@ def histogram_figure(curve: RunLike, *, size: tuple[float, float] = (4.5, 2.6)) 
         A `matplotlib.figure.Figure`.
     """
     run = as_run(curve)
-    counts = radius_counts(run)
-    figure, axes = _figure(size)
+    radii = radii_of(run)
+    figure, axes = blank_figure(size)
     edges = [place / BINS for place in range(BINS + 1)]
-    axes.stairs(counts["bins"], edges, fill=True, color=_COLOURS[0], label="found", alpha=0.8)
-    if counts["ideal"] is not None:
-        axes.stairs(counts["ideal"], edges, color="black", linestyle=":", label="ideal T")
+    axes.stairs(radii.found.bins, edges, fill=True, color=COLOURS[0], label="found", alpha=0.8)
+    if radii.ideal is not None:
+        axes.stairs(radii.ideal.bins, edges, color="black", linestyle=":", label="ideal T")
         axes.legend(frameon=False, fontsize="small")
     eps = eps_text(run.curve.eps)
     axes.set(xlabel=rf"smallest rejected radius / $\epsilon$ ($\epsilon$ = {eps})", xlim=(0, 1))
@@ -106,16 +101,17 @@ def write_figure(figure: Any, path: str | Path, *, dpi: int = 300) -> Path:
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"expected a file that ends in {', '.join(SUFFIXES)}, got {path.name!r}")
-    path.parent.mkdir(parents=True, exist_ok=True)
     # No date and no random names: a figure under version control changes only with its data.
     date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
-    matplotlib = import_extra("matplotlib")
+    matplotlib, data = import_extra("matplotlib"), io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "cpr-wrap"}):
-        figure.savefig(path, dpi=dpi, metadata=date)
+        figure.savefig(data, format=path.suffix[1:].lower(), dpi=dpi, metadata=date)
+    write_atomically(path, data.getvalue())
     return path
 
 
-def _figure(size: tuple[float, float]) -> tuple[Any, Any]:
+def blank_figure(size: tuple[float, float]) -> tuple[Any, Any]:
+    """A figure of so many inches, and its axes."""
     # A figure without pyplot: no global state, no window, no backend to choose.
     figure = import_extra("matplotlib.figure").Figure(figsize=size, layout="constrained")
     axes = figure.subplots()

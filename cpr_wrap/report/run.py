@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from cpr_wrap.metrics import RobustnessCurve, Theorem1Bound, Theorem2Curve, theorems_of
-from cpr_wrap.report.confidence import error_band, grid
+from cpr_wrap._text import eps_text
+from cpr_wrap.metrics import RobustnessCurve, RuleFacts, Theorem1Bound, Theorem2Curve
 from cpr_wrap.report.gallery import Gallery, load_gallery
-from cpr_wrap.report.wording import eps_text
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,7 +22,7 @@ class Run:
     """An evaluation to be shown.
 
     Attributes:
-        curve: The curve; its `details` hold whatever else is known.
+        curve: The curve, with whatever else is known.
         name: What to call it.
         gallery: Pictures, if any were made.
         folder: Where it was read from.
@@ -39,7 +37,7 @@ class Run:
     def of(
         cls, curve: RobustnessCurve, name: str | None = None, gallery: Gallery | None = None
     ) -> Run:
-        """Wrap a curve; its name is taken from its details unless given."""
+        """Wrap a curve; its own name is taken unless one is given."""
         return cls(curve=curve, name=name or _name(curve, "run"), gallery=gallery)
 
     @classmethod
@@ -53,43 +51,14 @@ class Run:
         return cls(curve=curve, name=name, gallery=load_gallery(path), folder=path)
 
     @property
-    def details(self) -> Mapping[str, Any]:
-        """What came with the curve."""
-        return self.curve.details
-
-    def part(self, key: str) -> Mapping[str, Any]:
-        """A part of the details that is itself a table of names; empty where there is none."""
-        value = self.details.get(key)
-        return value if isinstance(value, Mapping) else {}
-
-    def rows(self, key: str) -> list[Mapping[str, Any]]:
-        """A part of the details that is a list of rows; empty where there is none."""
-        value = self.details.get(key)
-        if not isinstance(value, Sequence) or isinstance(value, str):
-            return []
-        return [row for row in value if isinstance(row, Mapping)]
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """How the evaluation was run."""
-        return self.part("settings")
-
-    @property
-    def rule(self) -> Mapping[str, Any]:
-        """The rejection rule: its name and settings; empty where not recorded."""
-        rule = self.settings.get("rule")
-        return rule if isinstance(rule, Mapping) else {}
+    def rule(self) -> RuleFacts | None:
+        """The rejection rule; None where not recorded."""
+        return None if self.curve.settings is None else self.curve.settings.rule
 
     @property
     def dataset(self) -> str:
         """Name of the data set, or nothing."""
-        return _text(self.details.get("dataset"))
-
-    @property
-    def points(self) -> Mapping[str, Tensor] | None:
-        """The stored points `clean`, `outer` and `rejected`, `(N, ...)` each, if they are here."""
-        points = self.details.get("points")
-        return points if isinstance(points, Mapping) else None
+        return self.curve.about.dataset
 
     @property
     def budget(self) -> str:
@@ -97,44 +66,33 @@ class Run:
         return f"{self.curve.records.norm} {eps_text(self.curve.eps)}"
 
     @property
-    def command(self) -> str:
-        """The command that makes the run again, or nothing."""
-        command = self.details.get("command")
-        if isinstance(command, str):
-            return command
-        return shlex.join(map(str, command)) if isinstance(command, Sequence) else ""
+    def attack_budget(self) -> str:
+        """Name of the plan of attacks, or nothing."""
+        return "" if self.curve.settings is None else self.curve.settings.budget
 
     @property
     def passes_per_image(self) -> float | None:
-        """Forwards and backwards an image, if they were counted."""
-        total = self.part("passes_total")
-        if "per_image" in total:
-            return float(total["per_image"])
-        if "forwards" in total and "backwards" in total:
-            return float(total["forwards"] + total["backwards"]) / len(self.curve.records)
-        return None
+        """Forwards and backwards per image, if they were counted."""
+        return self.curve.passes_per_image if self.curve.passes else None
 
     @cached_property
     def band(self) -> tuple[list[float], list[float]]:
-        """Lower and upper ends of the robustness on the grid of `confidence.grid`."""
-        band = error_band(self.curve, grid())
+        """Lower and upper ends of the robustness on the grid."""
+        band = self.curve.error_band(grid())
         return (1 - band.high).tolist(), (1 - band.low).tolist()
 
     @cached_property
     def theorems(self) -> tuple[Theorem1Bound, Theorem2Curve] | None:
-        """Both theorems, where distances to the boundary were measured in the rule's own norm.
+        """Both theorems, where distances to the boundary were measured in the rule's own norm."""
+        return self.curve.theorems()
 
-        At a rejected point z the network disagrees with itself at z and at T(z), so the boundary is
-        within the radius of it: the distances are no larger than that.
-        """
-        records = self.curve.records
-        if records.boundary_distance is None or self.rule.get("name") != "cpr":
-            return None
-        if self.rule.get("norm", records.norm) != records.norm:
-            return None
-        radius = float(self.rule["radius"])
-        nearest = torch.minimum(records.boundary_distance, records.rejected_radius + radius)
-        return theorems_of(replace(records, boundary_distance=nearest), radius)
+
+GRID = 101  # points of bands, theory and the read-out
+
+
+def grid() -> Tensor:
+    """The alphas `(101,)` at which bands are drawn and read."""
+    return torch.linspace(0, 1, GRID, dtype=torch.float64)
 
 
 RunLike: TypeAlias = "Run | RobustnessCurve | str | Path"
@@ -181,13 +139,5 @@ def labels(runs: Sequence[Run]) -> list[str]:
     return names
 
 
-def _text(value: object) -> str:
-    """A name out of what may be text or a description with a name in it."""
-    if isinstance(value, Mapping):
-        value = next((value[key] for key in ("name", "address") if key in value), "")
-    return value if isinstance(value, str) else ""
-
-
 def _name(curve: RobustnessCurve, otherwise: str) -> str:
-    given = _text(curve.details.get("name"))
-    return given or _text(curve.details.get("model")) or otherwise
+    return curve.about.name or curve.about.model or otherwise

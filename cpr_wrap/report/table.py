@@ -1,4 +1,4 @@
-"""A table of results and its renderings: text, Markdown, LaTeX, CSV and rich."""
+"""A table of results and its renderings: text, Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import csv
 import io
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import groupby
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TypeAlias
 
-from cpr_wrap.report.wording import MISSING
-
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+from cpr_wrap._text import MISSING
 
 _TEXT_WIDTH = 88
 
@@ -40,27 +36,11 @@ class Column:
 
     Attributes:
         title: The heading itself.
-        group: A heading above it, shared with neighbours; nothing for none.
-        above: A heading above that.
-        alone: The heading where there is only one line for it; the title if not given.
         words: Is it a column of words, set to the left?
     """
 
     title: str
-    group: str = ""
-    above: str = ""
-    alone: str = ""
     words: bool = False
-
-    @property
-    def levels(self) -> tuple[str, str, str]:
-        """The headings from the top down."""
-        return (self.above, self.group, self.title)
-
-    @property
-    def flat(self) -> str:
-        """All headings in one line."""
-        return self.alone or self.title
 
 
 Row: TypeAlias = "tuple[Cell, ...]"
@@ -97,113 +77,52 @@ class Table:
             raise ValueError(f"format: expected one of {', '.join(_WRITERS)}, got {format!r}")
         return _WRITERS[format](self)
 
-    def rich(self) -> RichTable:
-        """The table for a rich console; texts are taken as they are, not as rich's markup."""
-        from rich import box
-        from rich.table import Table as RichTable
-        from rich.text import Text
 
-        table = RichTable(
-            title=Text(self.title) if self.title else None,
-            caption=Text(self.caption) if self.caption else None,
-            title_justify="left",
-            caption_justify="left",
-            box=box.SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-        )
-        for place, column in enumerate(self.columns):
-            longest = max((len(row[place].text) for row in self.rows), default=0)
-            side: Literal["left", "right"] = "left" if column.words else "right"
-            # Headings may wrap, numbers must not.
-            table.add_column(Text(column.flat), justify=side, min_width=longest)
-        for row in self.rows:
-            table.add_row(*(Text(cell.text, style="bold" if cell.best else "") for cell in row))
-        return table
+def _tabulated(table: Table, style: str, heads: list[str], body: list[list[str]]) -> str:
+    from tabulate import tabulate
 
-
-def mark_best(cells: Sequence[Cell], *, smallest: bool = True) -> list[Cell]:
-    """Mark the best of a column; ties are judged, and so shared, by what people read.
-
-    A column with fewer than two numbers has no best.
-    """
-    values = [cell.value for cell in cells if cell.value is not None and cell.text != MISSING]
-    if len(values) < 2:
-        return list(cells)
-    best = min(values) if smallest else max(values)
-    shown = {cell.text for cell in cells if cell.value == best}
-    return [Cell(c.text, c.value, c.value is not None and c.text in shown) for c in cells]
+    sides = ["left" if column.words else "right" for column in table.columns]
+    # Texts stay as they are: tabulate would read 0.500 as a number, and cut spaces off.
+    drawn: str = tabulate(
+        body,
+        heads,
+        style,
+        colalign=sides,
+        headersalign=sides,
+        disable_numparse=True,
+        preserve_whitespace=True,
+    )
+    return drawn
 
 
 def _text(table: Table) -> str:
-    head = [column.levels for column in table.columns]
-    used = [level for level in range(3) if any(levels[level] for levels in head)]
-    lines = [[levels[level] for levels in head] for level in used]
-    starred = [any(row[place].best for row in table.rows) for place in range(len(head))]
+    # A heading takes several lines rather than a wide column; an equation stays in one piece.
+    heads = []
+    for place, column in enumerate(table.columns):
+        room = max([10, *(len(row[place].text) for row in table.rows)])
+        words = textwrap.wrap(column.title.replace(" = ", "\0=\0"), room)
+        heads.append("\n".join(words).replace("\0", " "))
+    starred = [any(row[place].best for row in table.rows) for place in range(len(heads))]
     # Others get a space instead, so that digits stay below digits.
     body = [
         [c.text + ("*" if c.best else " " * star) for c, star in zip(row, starred, strict=True)]
         for row in table.rows
     ]
-    # A group's heading stands once, over its first column, and may run over its neighbours.
-    widths = [
-        max(len(line[place]) for line in [lines[-1], *body]) for place in range(len(table.columns))
-    ]
-    words = [column.words for column in table.columns]
-    for _ in range(2):  # a long heading widens its columns the first time
-        rendered = [
-            _spanning(line, head, level, widths) for line, level in zip(lines, used, strict=True)
-        ]
-    rendered[-1] = _aligned(lines[-1], widths, words)
-    rule = "  ".join("-" * width for width in widths)
-    out = [*rendered, rule, *(_aligned(line, widths, words) for line in body)]
-    if any(cell.best for row in table.rows for cell in row):
-        out.append("* best")
+    lines = _tabulated(table, "simple", heads, body).splitlines()
+    out = [line.rstrip() for line in lines] + (["* best"] if any(starred) else [])
     if table.caption:
         out += ["", *textwrap.wrap(table.caption, _TEXT_WIDTH)]
-    return "\n".join([table.title, "", *out] if table.title else out)
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int], words: Sequence[bool]) -> str:
-    sides = zip(cells, widths, words, strict=True)
-    return "  ".join(c.ljust(w) if left else c.rjust(w) for c, w, left in sides).rstrip()
-
-
-def _spanning(
-    line: Sequence[str], head: Sequence[tuple[str, ...]], level: int, widths: list[int]
-) -> str:
-    pieces = []
-    for _, span in _spans(head, level):
-        room = sum(widths[place] for place in span) + 2 * (len(span) - 1)
-        text = line[span[0]]
-        if len(text) > room:  # widen the span's last column rather than cut the heading
-            widths[span[-1]] += len(text) - room
-            room = len(text)
-        pieces.append(text.center(room) if len(span) > 1 else text.ljust(room))
-    return "  ".join(pieces).rstrip()
-
-
-def _spans(head: Sequence[tuple[str, ...]], level: int) -> list[tuple[str, list[int]]]:
-    """Neighbours that share their headings down to a level."""
-    keyed = groupby(range(len(head)), key=lambda place: _key(head, place, level))
-    return [(key[level], list(places)) for key, places in keyed]
-
-
-def _key(head: Sequence[tuple[str, ...]], place: int, level: int) -> tuple[str, ...]:
-    levels = head[place][: level + 1]
-    # Columns without a heading at this level stand alone.
-    return levels if levels[level] else (*levels, str(place))
+    return "\n".join([*textwrap.wrap(table.title, _TEXT_WIDTH), "", *out] if table.title else out)
 
 
 def _markdown(table: Table) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    def cell(text: str) -> str:
+        return text.replace("|", "\\|")
 
-    marks = [":--" if column.words else "--:" for column in table.columns]
-    body = [[f"**{c.text}**" if c.best else c.text for c in row] for row in table.rows]
-    lines = [line([column.flat for column in table.columns]), "|" + "|".join(marks) + "|"]
-    lines += [line(row) for row in body]
-    around = [[table.title], lines, [table.caption]]
-    return "\n\n".join("\n".join(block) for block in around if any(block))
+    heads = [cell(column.title) for column in table.columns]
+    body = [[cell(f"**{c.text}**" if c.best else c.text) for c in row] for row in table.rows]
+    blocks = [table.title, _tabulated(table, "pipe", heads, body), table.caption]
+    return "\n\n".join(filter(None, blocks))
 
 
 _LATEX = {
@@ -230,47 +149,34 @@ def latex_text(text: str) -> str:
 
 
 def _latex(table: Table) -> str:
-    head = [column.levels for column in table.columns]
-    lines = [r"\begin{tabular}{" + "".join("l" if c.words else "c" for c in table.columns) + "}"]
-    lines.append(r"\toprule")
-    for level in range(3):
-        if level < 2 and not any(levels[level] for levels in head):
-            continue
-        lines += _latex_heading(head, level)
+    # By hand: tabulate has no cells that are LaTeX already.
+    sides = "".join("l" if column.words else "c" for column in table.columns)
+    heads = " & ".join(latex_text(column.title) for column in table.columns)
+    lines = [rf"\begin{{tabular}}{{{sides}}}", r"\toprule", heads + r" \\"]
     lines.append(r"\midrule")
     for row in table.rows:
-        cells = [latex_text(cell.text) for cell in row]
-        bold = [rf"\textbf{{{t}}}" if c.best else t for c, t in zip(row, cells, strict=True)]
-        lines.append(" & ".join(bold) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}"]
+        texts = (rf"\textbf{{{latex_text(c.text)}}}" if c.best else latex_text(c.text) for c in row)
+        lines.append(" & ".join(texts) + r" \\")
     notes = [f"% {text}" for text in (table.title, table.caption) if text]
-    return "\n".join([*notes, *lines])
-
-
-def _latex_heading(head: Sequence[tuple[str, ...]], level: int) -> list[str]:
-    cells, rules = [], []
-    for text, span in _spans(head, level):
-        if len(span) == 1 or level == 2:
-            cells += [latex_text(text)] * len(span)
-            continue
-        cells.append(rf"\multicolumn{{{len(span)}}}{{c}}{{{latex_text(text)}}}")
-        rules.append(rf"\cmidrule(lr){{{span[0] + 1}-{span[-1] + 1}}}")
-    return [" & ".join(cells) + r" \\", *(["".join(rules)] if rules else [])]
+    return "\n".join([*notes, *lines, r"\bottomrule", r"\end{tabular}"])
 
 
 def _csv(table: Table) -> str:
+    def plain(cell: Cell) -> str:
+        if cell.value is not None:
+            return f"{cell.value:.6g}"
+        return "" if cell.text == MISSING else _no_formula(cell.text)
+
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([column.flat for column in table.columns])
-    for row in table.rows:
-        writer.writerow([_plain(cell) for cell in row])
+    writer.writerow([_no_formula(column.title) for column in table.columns])
+    writer.writerows([[plain(cell) for cell in row] for row in table.rows])
     return out.getvalue().rstrip("\n")
 
 
-def _plain(cell: Cell) -> str:
-    if cell.value is not None:
-        return f"{cell.value:.6g}"
-    return "" if cell.text == MISSING else cell.text
+def _no_formula(text: str) -> str:
+    """The text so that no spreadsheet takes it for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 _WRITERS: dict[str, Callable[[Table], str]] = {

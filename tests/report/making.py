@@ -1,21 +1,33 @@
-"""Curves with details and points in the shape an evaluation gives them."""
+"""Curves with points and all their evidence in the shape an evaluation gives them."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 
 import torch
 
-from cpr_wrap.metrics import PAPER_ALPHAS, Records, RobustnessCurve
+from cpr_wrap.metrics import Records, RobustnessCurve
+from cpr_wrap.metrics.evidence import (
+    AblationRow,
+    About,
+    CalibrationFacts,
+    Check,
+    Points,
+    Provenance,
+    RuleFacts,
+    Settings,
+    StageCost,
+)
 from tests.metrics.making import make
 
 INF = math.inf
 RADIUS = 0.1
 
 
-def plain(outer=(INF, INF, 0.1, 0.0), rejected=(0.05, 0.2, INF, INF), eps=0.2, **details):
-    """A curve of few images with known distances, and no details unless given."""
-    return RobustnessCurve(make(outer, rejected, eps=eps), details=details)
+def plain(outer=(INF, INF, 0.1, 0.0), rejected=(0.05, 0.2, INF, INF), eps=0.2, **more):
+    """A curve of few images with known distances, and nothing else unless given."""
+    return RobustnessCurve(make(outer, rejected, eps=eps), **told(more))
 
 
 def _names(found, names):
@@ -68,71 +80,124 @@ def some_points(records, images=None, seed=0):
         sign = torch.randint(0, 2, clean.shape, generator=random) * 2 - 1
         step = torch.where(distance.isfinite(), distance, 0.0).float()
         points[name] = (clean + step[:, None, None, None] * sign).clip(0, 1)
-    return points
+    return Points(**points)
 
 
-def full_details(name="AT+CPR", **more):
-    """All that an evaluation and its command write down."""
-    attacks = ("halving", "HCMOA", "CHCMOA", "AutoAttack", "LCIA", "CLCIA", "PDIA")
-    return {
+ATTACKS = ("halving", "HCMOA", "CHCMOA", "AutoAttack", "LCIA", "CLCIA", "PDIA")
+
+
+def told(more):
+    """Keywords as a curve takes them; those of `About` go there."""
+    names = {f.name for f in fields(About)}
+    about = About(**{k: v for k, v in more.items() if k in names})
+    return {"about": about, **{k: v for k, v in more.items() if k not in names}}
+
+
+def rule(**changes):
+    """A consistency check, as a result describes it."""
+    facts = {
+        "name": "cpr",
+        "settings": {"threshold": 0.0, "radius": RADIUS, "steps": 20, "step_size": 0.01},
+        "text": f"cpr radius {RADIUS:g}, 20 steps of 0.01",
+        "norm": "Linf",
+        "reach": RADIUS,
+        "forwards": 21,
+        "backwards": 20,
+        "rejects_near_boundary": True,
+    }
+    return RuleFacts(**facts | changes)
+
+
+def settings(eps=0.3, **changes):
+    """How an evaluation was run."""
+    return Settings(
+        **{
+            "budget": "standard",
+            "rule": rule(),
+            "eps": eps,
+            "norm": "Linf",
+            "seed": 0,
+            "batch_size": 256,
+            "block_size": 500,
+            "stages": ATTACKS,
+        }
+        | changes
+    )
+
+
+def stage(attack, forwards, backwards, seconds, found_outer=0, found_rejected=0):
+    return StageCost(
+        attack=attack,
+        forwards=forwards,
+        backwards=backwards,
+        seconds=seconds,
+        found_outer=found_outer,
+        found_rejected=found_rejected,
+    )
+
+
+def full_details(name="AT+CPR", eps=0.3, **more):
+    """All that an evaluation and its command write down, as a curve's keywords."""
+    alone = (
+        ("HCMOA", "outer", 0.0, 0.81),
+        ("CHCMOA", "outer", 0.0, 0.74),
+        ("PDIA", "inner", 1.0, 0.123),
+    )
+    checks = (
+        ("more iterations find no fewer errors", True, "7 >= 7"),
+        ("a black-box attack is not stronger", False, "2 > 1"),
+        ("planted examples are found", None, "not run"),
+    )
+    details = {
         "name": name,
         "model": "bundled:mnist-at",
         "dataset": "mnist",
-        "command": ["cpr-wrap", "curve", "bundled:mnist-at", "--eps", "0.3", "--name", name],
-        "settings": {
-            "rule": {
-                "name": "cpr",
-                "threshold": 0.0,
-                "radius": RADIUS,
-                "steps": 20,
-                "step_size": 0.01,
-                "norm": "Linf",
-                "keep": "last",
-            },
-            "eps": 0.3,
-            "norm": "Linf",
-            "budget": "standard",
-            "seed": 0,
-            "alphas": list(PAPER_ALPHAS),
-            "batch_size": 256,
-            "device": "cpu",
-            "stages": list(attacks),
-        },
-        "versions": {"cpr_wrap": "0.1.0", "torch": "2.15.0", "python": "3.11.7"},
-        "digests": {"weights": "3f" * 32, "data": "a0" * 32},
-        "passes": [
-            {
-                "attack": attack,
-                "forwards": 12_345 * (place + 1),
-                "backwards": 11_000 * (place + 1),
-                "seconds": 2.5 * (place + 1),
-                "found_outer": place,
-                "found_rejected": 2 * place,
-            }
-            for place, attack in enumerate(attacks)
-        ],
-        "passes_total": {"forwards": 345_660, "backwards": 308_000, "per_image": 5447.2},
-        "theory": None,
-        "notes": ["The rejection radii of broken images were not searched further."],
-        "ablation": [
-            {"attack": "HCMOA", "goal": "outer", "robustness": 0.81},
-            {"attack": "CHCMOA", "goal": "outer", "robustness": 0.74},
-            {"attack": "PDIA", "goal": "inner", "robustness": 0.123},
-        ],
-        "audit": [
-            {"name": "more iterations find no fewer errors", "passed": True, "detail": "7 >= 7"},
-            {"name": "a black-box attack is not stronger", "passed": False, "detail": "2 > 1"},
-            {"name": "planted examples are found", "passed": None, "detail": "not run"},
-        ],
+        "command": f"cpr-wrap curve bundled:mnist-at --eps 0.3 --name {name}",
         "clean_test": {"images": 9000, "accuracy_with_rejection": 0.9934, "rejection_rate": 0.0199},
-        "calibration": {"radius": RADIUS, "reject_rate": 0.01},
-        **more,
+        "settings": settings(eps),
+        "provenance": Provenance(
+            versions={"cpr_wrap": "0.1.0", "torch": "2.15.0", "python": "3.11.7"},
+            engine=1,
+            weights="3f" * 32,
+            data="a0" * 32,
+            notes=("The rejection radii of broken images were not searched further.",),
+        ),
+        "passes": tuple(
+            stage(attack, 12_345 * k, 11_000 * k, 2.5 * k, k - 1, 2 * k - 2)
+            for k, attack in enumerate(ATTACKS, start=1)
+        ),
+        "ablation": tuple(
+            AblationRow(
+                attack=attack,
+                goal=goal,
+                alpha=alpha,
+                robustness=robustness,
+                lost=(1, 2),
+                found=2,
+                passes_per_image=20.0,
+            )
+            for attack, goal, alpha, robustness in alone
+        ),
+        "checks": tuple(Check(name=n, passed=p, detail=d) for n, p, d in checks),
+        "calibration": CalibrationFacts(
+            before={"name": "cpr", "radius": 0.05},
+            after={"name": "cpr", "radius": RADIUS},
+            reject_rate=0.01,
+            measured_rate=0.011,
+            low=0.005,
+            high=0.02,
+            num_rejected=11,
+            num_correct=990,
+            num_images=1000,
+            overall_rate=0.012,
+            reached=True,
+        ),
     }
+    return told(details | more)
 
 
 def full_curve(name="AT+CPR", *, count=60, eps=0.3, seed=0, weakness=1.0, images=None, **more):
     """A curve with everything."""
     records = full_records(count, eps, seed, weakness)
-    details = full_details(name, points=some_points(records, images), **more)
-    details["settings"] = {**details["settings"], "eps": eps}
-    return RobustnessCurve(records, details=details)
+    details = full_details(name, eps, **{"points": some_points(records, images)} | more)
+    return RobustnessCurve(records, **details)

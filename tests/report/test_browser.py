@@ -13,7 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from cpr_wrap.report.html import write_report
-from tests.report.making import full_curve, plain
+from tests.report.making import full_curve
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.common.by import By  # noqa: E402
@@ -51,7 +51,7 @@ def curves():
         "middle": full_curve("middle", weakness=1.4, seed=1),
         "best": full_curve("best"),
         "worst": full_curve("worst", weakness=2.5, seed=2),
-        EVIL: plain(name=EVIL),
+        EVIL: full_curve(EVIL, weakness=1.8, seed=3, passes=()),
     }
 
 
@@ -157,7 +157,7 @@ def test_headings_sort_by_value_both_ways(several, curves):
 
 
 def test_sorting_works_by_keyboard_and_marks_one_heading(several):
-    heading(several, "step α₀ = 0.1").find_element(By.TAG_NAME, "button").click()
+    heading(several, "ramp t = 2").find_element(By.TAG_NAME, "button").click()
     button = heading(several, "run").find_element(By.TAG_NAME, "button")
     button.send_keys(Keys.ENTER)
     names = column(several, 0)
@@ -169,8 +169,30 @@ def test_sorting_works_by_keyboard_and_marks_one_heading(several):
     assert states.count("none") == len(states) - 1
 
 
+def shown(browser, selector):
+    script = """return [...document.querySelectorAll(arguments[0])]
+        .filter(each => getComputedStyle(each).display !== 'none').map(each => each.dataset.run)"""
+    return browser.execute_script(script, selector)
+
+
+def test_filters_hide_runs_and_a_box_hides_a_curve(browser, tmp_path):
+    runs = [full_curve("a"), full_curve("b", eps=0.4), full_curve("c", seed=1)]
+    write_report(runs, tmp_path / "page.html")
+    browser.get((tmp_path / "page.html").as_uri())
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#curve-chart .chart")) == 2
+    assert shown(browser, "g[data-run]") == ["0", "2", "1"]
+    browser.find_element(By.CSS_SELECTOR, "#readings tr[data-run='2'] input").click()
+    assert shown(browser, "g[data-run]") == ["0", "1"]
+    assert shown(browser, "#readings tr[data-run]") == ["0", "1", "2"]
+    choice = browser.find_element(By.CSS_SELECTOR, "select[data-facet='threat']")
+    choice.find_elements(By.TAG_NAME, "option")[2].click()
+    assert shown(browser, "g[data-run]") == ["1"]
+    assert shown(browser, "#readings tr[data-run]") == ["1"]
+    assert shown(browser, "table.leaderboard tr[data-run]") == ["1"]
+
+
 def test_what_is_missing_sorts_last_both_ways(several):
-    """The plain curve counted no passes."""
+    """One run counted no passes."""
     button = heading(several, "passes/image").find_element(By.TAG_NAME, "button")
     for _ in range(2):
         button.click()
@@ -190,11 +212,9 @@ def test_the_slider_reads_the_curves(several, curves):
 
 def test_the_pointer_reads_the_curves(several):
     move = """
-        const chart = document.querySelector('#curve-chart .chart.wide');
+        const chart = document.querySelector('#curve-chart .chart');
         const box = chart.getBoundingClientRect();
-        const scale = box.width / chart.viewBox.baseVal.width;
-        const [left, right] = [Number(chart.dataset.left), Number(chart.dataset.right)];
-        const x = box.left + scale * (left + 0.75 * (right - left));
+        const x = box.left + 0.75 * box.width;
         chart.dispatchEvent(new PointerEvent('pointermove', {clientX: x, clientY: box.top + 50}));
         return document.getElementById('alpha-value').textContent;"""
     with emulating(several):
@@ -229,9 +249,8 @@ def test_no_page_is_wider_than_its_screen(browser, pages, page):
         with emulating(browser, width):
             wide = browser.execute_script("return document.documentElement.scrollWidth")
             assert wide <= width
-            shown = browser.find_elements(By.CSS_SELECTOR, "#curve-chart .chart")
-            kind = "narrow" if width <= 640 else "wide"
-            assert [kind in c.get_attribute("class") for c in shown if c.is_displayed()] == [True]
+            square = browser.find_element(By.CSS_SELECTOR, "#curve-chart .chart").rect
+            assert min(square["width"], square["height"]) >= 200
 
 
 CONTRAST = """

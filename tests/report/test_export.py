@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from cpr_wrap import CPRWrapper
+from cpr_wrap.evaluation.assemble import rule_facts
 from cpr_wrap.meter import count_passes
+from cpr_wrap.metrics.evidence import Points, RuleFacts
 from cpr_wrap.report.export import (
     adversarial_images,
     model_info,
-    passes_per_prediction,
     write_adversarial_images,
     write_model_info,
 )
-from cpr_wrap.report.run import Run
 from cpr_wrap.zoo.robustbench import import_robustbench
-from tests.report.making import full_curve, full_details, plain
+from tests.report.making import full_curve, plain, settings
 from tests.toys import Curved, pixels
 
 FIELDS = {
@@ -69,15 +69,16 @@ def test_passes_of_a_prediction_are_those_that_are_counted(steps):
     model = CPRWrapper(Curved(), radius=0.01, steps=steps, step_size=0.01)
     with count_passes() as passes:
         model(pixels(3))
-    details = full_details()
-    details["settings"]["rule"] |= {"steps": steps}
-    assert passes_per_prediction(Run.of(plain(**details))) == (steps + 1, steps)
+    facts = rule_facts(model.rule)
+    own = model_info(plain(settings=settings(rule=facts)))["cpr_wrap"]
+    assert own["forward_passes_per_prediction"] == steps + 1
+    assert own["backward_passes_per_prediction"] == steps
     assert (passes.forwards, passes.backwards) == (3 * (steps + 1), 3 * steps)
 
 
 def test_other_rules_take_one_pass():
-    details = full_details(settings={"rule": {"name": "confidence", "threshold": 0.9}})
-    info = model_info(plain(**details))
+    confident = RuleFacts(name="confidence", settings={"threshold": 0.9})
+    info = model_info(plain(settings=settings(rule=confident)))
     assert info["number_forward_passes"] == 1
     assert info["cpr_wrap"]["backward_passes_per_prediction"] == 0
 
@@ -115,19 +116,15 @@ def test_robustbench_itself_reads_our_file(tmp_path, monkeypatch):
 def test_images_are_in_the_order_of_the_test_set():
     curve = full_curve(count=12)
     order = torch.randperm(12)
-    points = {name: t[order] for name, t in curve.details["points"].items()}
-    shuffled = replace(
-        curve,
-        records=curve.records.subset(order),
-        details={**curve.details, "points": points},
-    )
+    points = Points(**{name: t[order] for name, t in vars(curve.points).items()})
+    shuffled = replace(curve, records=curve.records.subset(order), points=points)
     for goal in ("any", "mistake", "rejection"):
         assert torch.equal(adversarial_images(shuffled, goal), adversarial_images(curve, goal))
 
 
 def test_each_goal_has_its_points():
     curve = full_curve(count=40)
-    records, points = curve.records, curve.details["points"]
+    records, points = curve.records, vars(curve.points)
     broken, rejected = records.outer_broken, records.rejected_radius.isfinite()
     assert bool((broken & rejected).any())
     mistakes = adversarial_images(curve, "mistake")
@@ -156,7 +153,7 @@ def test_mistaken_calls(tmp_path):
     with pytest.raises(ValueError, match="does not say which rejection rule it used"):
         model_info(plain())
     with pytest.raises(ValueError, match="does not say which data set it used"):
-        write_model_info(full_curve(dataset=None), tmp_path)
+        write_model_info(full_curve(dataset=""), tmp_path)
     with pytest.raises(ValueError, match="has no points"):
         adversarial_images(plain())
     with pytest.raises(ValueError, match="goal: expected 'any', 'mistake' or 'rejection'"):

@@ -8,6 +8,7 @@ import torch
 
 from cpr_wrap import AcceptAll, CPRWrapper, SelectiveClassifier
 from cpr_wrap.metrics import Records, RobustnessCurve
+from cpr_wrap.metrics.evidence import Points
 from cpr_wrap.report.gallery import Gallery, load_gallery, make_gallery, save_gallery
 from tests.report.making import INF, plain, some_points
 from tests.toys import Curved, pixels
@@ -45,7 +46,7 @@ def searched(classifier, count=30):
         entry["outer_broken"] = entry["outer_distance"] is not None
         rows.append(entry)
     records = Records.from_rows(rows, eps=EPS, norm="Linf")
-    return RobustnessCurve(records, details={"points": points})
+    return RobustnessCurve(records, points=Points(**points))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_the_model_confirms_what_was_recorded(curve):
     for exhibit in gallery.exhibits:
         assert exhibit.holds
         # CPR rejects exactly where the class at T differs.
-        assert (exhibit.shadow != exhibit.predicted) == (exhibit.kind == "rejection")
+        assert (exhibit.moved != exhibit.predicted) == (exhibit.kind == "rejection")
         assert (exhibit.score >= 0) == (exhibit.kind == "mistake")
         if exhibit.kind == "mistake":
             assert exhibit.predicted != exhibit.label
@@ -69,9 +70,8 @@ def test_the_model_confirms_what_was_recorded(curve):
 
 
 def test_a_verdict_that_does_not_hold_is_marked(curve):
-    points = dict(curve.details["points"])
-    points["outer"] = points["rejected"] = points["clean"]
-    tampered = replace(curve, details={"points": points})
+    clean = curve.points.clean
+    tampered = replace(curve, points=Points(clean=clean, outer=clean, rejected=clean))
     exhibits = make_gallery(model(), tampered, 8).exhibits
     assert not any(exhibit.holds for exhibit in exhibits if exhibit.distance > 0)
 
@@ -79,8 +79,8 @@ def test_a_verdict_that_does_not_hold_is_marked(curve):
 def test_points_are_spread_from_the_nearest_to_the_farthest():
     radii = [0.01 * k for k in range(1, 13)]
     found = plain(outer=[INF] * 12, rejected=radii, eps=0.2)
-    points = {"points": some_points(found.records)}
-    exhibits = make_gallery(None, replace(found, details=points), 4).exhibits
+    whole = replace(found, points=some_points(found.records))
+    exhibits = make_gallery(None, whole, 4).exhibits
     distances = [exhibit.distance for exhibit in exhibits]
     assert distances == sorted(distances)
     assert (distances[0], distances[-1]) == (radii[0], radii[-1])
@@ -90,7 +90,7 @@ def test_mistakes_and_rejections_share_the_room_and_clean_errors_fill_it():
     outer = [0.1] * 6 + [INF] * 6 + [0.0, INF]
     rejected = [INF] * 6 + [0.1] * 6 + [INF, 0.0]
     found = plain(outer, rejected)
-    whole = replace(found, details={"points": some_points(found.records)})
+    whole = replace(found, points=some_points(found.records))
 
     def kinds(count):
         exhibits = make_gallery(None, whole, count).exhibits
@@ -104,23 +104,23 @@ def test_mistakes_and_rejections_share_the_room_and_clean_errors_fill_it():
 def test_without_a_model_it_tells_what_the_records_tell(curve):
     gallery = make_gallery(None, curve, 3)
     assert gallery.transformed is None
-    assert all(e.predicted is e.shadow is e.holds is None for e in gallery.exhibits)
+    assert all(e.predicted is e.moved is e.holds is None for e in gallery.exhibits)
 
 
 def test_a_rule_without_t_has_no_shadow():
     plain_model = SelectiveClassifier(Curved(), AcceptAll())
     gallery = make_gallery(plain_model, searched(plain_model, 10), 3)
     assert gallery.transformed is None
-    assert all(exhibit.holds and exhibit.shadow is None for exhibit in gallery.exhibits)
+    assert all(exhibit.holds and exhibit.moved is None for exhibit in gallery.exhibits)
 
 
 def test_nothing_given_is_changed(curve):
     classifier = model()
-    before = {name: t.clone() for name, t in curve.details["points"].items()}
+    before = {name: t.clone() for name, t in vars(curve.points).items()}
     with torch.inference_mode():
         make_gallery(classifier, curve, 4)
     assert all(p.grad is None and p.requires_grad for p in classifier.parameters())
-    for name, tensor in curve.details["points"].items():
+    for name, tensor in vars(curve.points).items():
         assert torch.equal(tensor, before[name])
 
 
@@ -135,7 +135,7 @@ def test_it_is_read_back_as_written(tmp_path, curve):
 
 def test_a_gallery_may_be_empty(tmp_path):
     found = plain(outer=[INF], rejected=[INF])
-    whole = replace(found, details={"points": some_points(found.records)})
+    whole = replace(found, points=some_points(found.records))
     save_gallery(make_gallery(model(), whole), tmp_path)
     assert len(load_gallery(tmp_path)) == 0
 

@@ -11,14 +11,13 @@ from cpr_wrap.metrics import RobustnessCurve, theorems_of
 from cpr_wrap.report.gallery import make_gallery, save_gallery
 from cpr_wrap.report.run import Run, as_run, as_runs, labels
 from tests.metrics.making import make
-from tests.report.making import INF, RADIUS, full_curve, full_details, plain
+from tests.report.making import INF, RADIUS, full_curve, plain, rule, settings, stage
 
 
 def test_a_curve_brings_its_name_along():
     assert Run.of(full_curve("AT+CPR")).name == "AT+CPR"
     assert Run.of(full_curve("AT+CPR"), "other").name == "other"
     assert Run.of(plain(model="timm:x")).name == "timm:x"
-    assert Run.of(plain(model={"address": "timm:y"})).name == "timm:y"
     assert Run.of(plain()).name == "run"
 
 
@@ -30,7 +29,7 @@ def test_a_folder_is_read_with_its_gallery(tmp_path):
     run = as_run(str(folder))
     assert run.curve.records == curve.records
     assert (run.name, len(run.gallery), run.folder) == ("AT+CPR", 2, folder)
-    assert torch.equal(run.points["outer"], curve.details["points"]["outer"])
+    assert torch.equal(run.curve.points.outer, curve.points.outer)
 
 
 def test_a_folder_without_a_name_is_called_after_itself(tmp_path):
@@ -53,19 +52,15 @@ def test_mistaken_calls():
         as_run(Path("does-not-exist"))
 
 
-def test_what_is_missing_or_odd_is_empty():
-    run = Run.of(plain(settings=None, passes="many", digests=[1], notes=3))
-    assert (dict(run.settings), dict(run.rule), run.rows("passes")) == ({}, {}, [])
-    assert (run.dataset, run.command, run.points, run.passes_per_image) == ("", "", None, None)
+def test_what_is_missing_is_empty():
+    run = Run.of(plain())
+    assert (run.dataset, run.rule, run.attack_budget, run.passes_per_image) == ("", None, "", None)
     assert run.theorems is None
 
 
-def test_commands_and_costs():
-    assert Run.of(plain(command="cpr-wrap curve x")).command == "cpr-wrap curve x"
-    assert Run.of(plain(command=["a", "b c"])).command == "a 'b c'"
-    counted = {"forwards": 30, "backwards": 10}
-    assert Run.of(plain(passes_total=counted)).passes_per_image == 10
-    assert Run.of(plain(passes_total={**counted, "per_image": 7})).passes_per_image == 7
+def test_passes_are_counted_an_image():
+    stages = (stage("PDIA", 20, 8, 1.0), stage("LCIA", 10, 2, 1.0))
+    assert Run.of(plain(passes=stages)).passes_per_image == 10
 
 
 def test_labels_tell_runs_apart():
@@ -77,28 +72,17 @@ def test_labels_tell_runs_apart():
     assert labels(as_runs([plain(), plain()])) == ["run · Linf 0.2 #1", "run · Linf 0.2 #2"]
 
 
-def _with_boundary(outer, rejected, boundary, **rule):
+def _with_boundary(outer, rejected, boundary, **changes):
     records = make(
         outer, rejected, eps=0.3, boundary_distance=torch.tensor(boundary, dtype=torch.float64)
     )
-    details = full_details()
-    details["settings"]["rule"] |= rule
-    return Run.of(RobustnessCurve(records, details=details))
+    return Run.of(RobustnessCurve(records, settings=settings(rule=rule(**changes))))
 
 
 def test_theorems_are_those_of_the_records():
     run = Run.of(full_curve())
     for ours, theirs in zip(run.theorems, theorems_of(run.curve.records, RADIUS), strict=True):
         assert (ours.applicable, ours.why) == (theirs.applicable, theirs.why)
-
-
-def test_a_rejected_point_says_how_far_the_boundary_is_at_most():
-    """The search for the boundary found nothing, yet a rejection at 0.15 puts it within 0.25."""
-    run = _with_boundary([INF, INF], [0.15, INF], [INF, INF])
-    bound = run.theorems[0]
-    assert bound.distance[0] == pytest.approx(0.25)
-    assert bound.distance[1] == INF
-    assert bound.error_at(0.5) == 0.5
 
 
 def test_inner_errors_never_exceed_the_bound():
@@ -114,7 +98,7 @@ def test_inner_errors_never_exceed_the_bound():
 def test_theorems_need_distances_in_the_rules_norm():
     assert _with_boundary([INF], [INF], [INF]).theorems is not None
     assert _with_boundary([INF], [INF], [INF], norm="L2").theorems is None
-    assert _with_boundary([INF], [INF], [INF], name="confidence").theorems is None
+    assert _with_boundary([INF], [INF], [INF], rejects_near_boundary=False).theorems is None
     run = Run.of(full_curve())
     bare = replace(run.curve, records=replace(run.curve.records, boundary_distance=None))
     assert Run.of(bare).theorems is None

@@ -38,12 +38,9 @@
       row.querySelector(".range").textContent = `${(100 * low).toFixed(1)}–${percent(high)}`;
     });
     charts.forEach((chart) => {
-      const left = Number(chart.dataset.left);
-      const right = Number(chart.dataset.right);
-      const x = left + (place / 100) * (right - left);
       const cursor = chart.querySelector(".cursor");
-      cursor.setAttribute("x1", x);
-      cursor.setAttribute("x2", x);
+      cursor.setAttribute("x1", `${place}%`);
+      cursor.setAttribute("x2", `${place}%`);
       cursor.classList.add("on");
     });
   };
@@ -51,15 +48,28 @@
   charts.forEach((chart) => {
     chart.addEventListener("pointermove", (event) => {
       const box = chart.getBoundingClientRect();
-      const scale = chart.viewBox.baseVal.width / box.width;
-      const left = Number(chart.dataset.left);
-      const right = Number(chart.dataset.right);
-      const alpha = ((event.clientX - box.left) * scale - left) / (right - left);
+      const alpha = (event.clientX - box.left) / box.width;
       slider.value = String(Math.round(100 * Math.min(1, Math.max(0, alpha))));
       read();
     });
   });
   read();
+
+  // Filters hide runs everywhere above the details, a run's own box hides its curve alone.
+  const selects = [...document.querySelectorAll("select[data-facet]")];
+  const filter = () => {
+    rows.forEach((row) => {
+      const kept = selects.every((s) => !s.value || row.dataset[s.dataset.facet] === s.value);
+      const box = row.querySelector("input");
+      const drawn = kept && (box === null || box.checked);
+      document.querySelectorAll(`[data-run="${row.dataset.run}"]`).forEach((each) => {
+        each.classList.toggle("off", !(each.tagName === "g" ? drawn : kept));
+      });
+    });
+  };
+  selects.forEach((select) => select.addEventListener("change", filter));
+  rows.forEach((row) => row.querySelector("input")?.addEventListener("change", filter));
+  filter();
 
   // Sorting: numbers by their exact values, words by the alphabet, what is missing last.
   const key = (row, place) => {

@@ -1,0 +1,102 @@
+"""Advice as a table and as a picture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cpr_wrap._text import MISSING, eps_text, percent
+from cpr_wrap.evaluation.advising import ADVISED, LEFT_OUT, Advice, Candidate
+from cpr_wrap.metrics import RobustnessCurve
+from cpr_wrap.report.plots import COLOURS, blank_figure
+from cpr_wrap.report.table import Cell, Column, Table
+from cpr_wrap.rule import rule_settings
+
+_MARKS = "osD^vP*X"
+
+
+def advice_table(advice: Advice) -> Table:
+    """All candidates: clean rejection, latency, and loss with its interval on both sets."""
+    chosen, other = advice.images
+    columns = (
+        Column("rule", words=True),
+        Column("clean rejected"),
+        Column("ms an image"),
+        Column(f"loss, {chosen} validation images"),
+        Column(f"loss, {other} others"),
+        Column("verdict", words=True),
+    )
+    rows = [
+        (
+            Cell(each.rule.describe()),
+            Cell(percent(each.clean_rejection), each.clean_rejection),
+            Cell(f"{1000 * each.latency:.3g}", 1000 * each.latency),
+            _loss(advice, each.curve, lower="" if each.full else "≥ "),
+            _loss(advice, each.reported, best=each.status == ADVISED),
+            Cell(each.status if each.status != LEFT_OUT else f"{LEFT_OUT}: {each.why}"),
+        )
+        for each in advice.candidates
+    ]
+    caption = (
+        "In parentheses 95 % intervals over images. ≥: given up after the screening. "
+        "Tied: chance alone may make the difference to the least loss; the cheapest is advised. "
+        "All losses are lower bounds: a stronger attack can only raise them."
+    )
+    title = (
+        f"Total robust loss where rejection costs {advice.cost.name} and a mistake 1; "
+        f"{advice.norm} eps {eps_text(advice.eps)}, budget {advice.budget}"
+    )
+    return Table(columns=columns, rows=tuple(rows), title=title, caption=caption)
+
+
+def _loss(
+    advice: Advice, curve: RobustnessCurve | None, *, lower: str = "", best: bool = False
+) -> Cell:
+    if curve is None:
+        return Cell(MISSING)
+    loss, interval = advice.loss(curve)
+    return Cell(f"{lower}{loss:.3f} ({interval.low:.3f}–{interval.high:.3f})", loss, best)
+
+
+def advice_figure(advice: Advice, *, size: tuple[float, float] = (5.2, 3.6)) -> Any:
+    """Loss over clean rejection on the validation images, a mark for each kind of rule.
+
+    Args:
+        advice: The advice.
+        size: Width and height in inches.
+
+    Returns:
+        A `matplotlib.figure.Figure`; hollow marks are lower bounds.
+    """
+    figure, axes = blank_figure(size)
+    tried = [each for each in advice.candidates if each.curve is not None]
+    kinds = list(dict.fromkeys(_kind(each) for each in tried))
+    for place, kind in enumerate(kinds):
+        colour, mark = COLOURS[place % len(COLOURS)], _MARKS[place % len(_MARKS)]
+        for number, each in enumerate(each for each in tried if _kind(each) == kind):
+            assert each.curve is not None
+            loss, interval = advice.loss(each.curve)
+            axes.errorbar(
+                100 * each.clean_rejection,
+                loss,
+                yerr=[[loss - interval.low], [interval.high - loss]],
+                marker=mark,
+                color=colour,
+                markerfacecolor=colour if each.full else "white",
+                elinewidth=0.8,
+                alpha=1.0 if each.full else 0.55,
+                label=kind if number == 0 else None,
+            )
+    best = advice.best
+    assert best.curve is not None
+    where = (100 * best.clean_rejection, advice.loss(best.curve)[0])
+    axes.annotate("advised", where, xytext=(8, 8), textcoords="offset points", fontsize="small")
+    axes.set(xlabel="clean images rejected, %", ylabel=f"total robust loss, {advice.cost.name}")
+    axes.set_ylim(bottom=0)
+    figure.legend(loc="outside upper left", frameon=False, fontsize="small", ncols=3)
+    return figure
+
+
+def _kind(candidate: Candidate) -> str:
+    """The rule and what a verdict of it costs: candidates of one kind differ by a setting."""
+    steps = rule_settings(candidate.rule).get("steps")
+    return candidate.rule.name + (f", {steps} steps" if steps else "")

@@ -12,20 +12,24 @@ from typing import Annotated
 import typer
 
 from cpr_wrap.cli import (
+    advise,
     attack,
     bench,
     calibrate,
+    certify,
     compare,
     curve,
     demo,
     listing,
+    merge,
     predict,
     report,
+    sweep,
     train,
     verify,
 )
 from cpr_wrap.cli._groups import flattened
-from cpr_wrap.cli._run import reported
+from cpr_wrap.cli._run import Program, reported
 
 __all__ = ["app", "main"]
 
@@ -34,8 +38,12 @@ _COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
     "demo": ("Start here", demo.demo),
     "list": ("Start here", listing.list_names),
     "curve": ("Evaluate", curve.curve),
+    "sweep": ("Evaluate", sweep.sweep),
+    "certify": ("Evaluate", certify.certify),
     "attack": ("Evaluate", attack.attack),
+    "merge": ("Evaluate", merge.merge),
     "verify": ("Evaluate", verify.verify),
+    "advise": ("Make and use models", advise.advise),
     "calibrate": ("Make and use models", calibrate.calibrate),
     "train": ("Make and use models", train.train),
     "predict": ("Make and use models", predict.predict),
@@ -46,6 +54,7 @@ _COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
 
 app = typer.Typer(
     name="cpr-wrap",
+    cls=Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -61,7 +70,10 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a check failed (verify, attack, "
+    "curve --audit), 130 stopped by Ctrl-C, 143 by SIGTERM."
+)
 def about(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")

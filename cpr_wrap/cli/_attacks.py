@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from cpr_wrap.attacks.adaptive import Attack, Stage
+from cpr_wrap._address import find
+from cpr_wrap.attacks.adaptive import ATTACKS, Attack, Stage, as_stage
 from cpr_wrap.attacks.autoattack import AdaptiveAutoAttack, AutoAttackOnBase
+from cpr_wrap.attacks.ensemble import BUDGETS, Budget
 from cpr_wrap.attacks.foolbox import attack_by_name
 from cpr_wrap.objective import Goal, Objective
 from cpr_wrap.rules import RULES
@@ -17,6 +20,7 @@ GUESTS = {
     "autoattack": "AutoAttack on the network, its points judged by the rule; also :plus, :small",
     "autoattack-adaptive": "AutoAttack's parts with our goal: accepted and wrong",
     "foolbox:NAME": "any attack of Foolbox, e.g. foolbox:LinfPGD",
+    "module:NAME": "one's own: a function perturb(model, x, y, eps), or a class with it",
 }
 
 
@@ -40,42 +44,72 @@ class Alone:
         return (self.stage,)
 
 
-def find_attack(name: str, rule: RejectionRule, *, iterations: int, restarts: int) -> Stage:
+def find_budget(name: str) -> Budget:
+    """The budget of a name, or at an address `module:name`."""
+    plan: Any = find(BUDGETS, name)
+    plan = plan() if isinstance(plan, type) else plan
+    if not (hasattr(plan, "name") and callable(getattr(plan, "stages", None))):
+        raise TypeError(
+            f"{name}: expected a budget with a name and stages(rule, eps), got {plan!r}"
+        )
+    budget: Budget = plan
+    return budget
+
+
+def find_attack(
+    name: str, rule: RejectionRule, *, steps: int | None = None, restarts: int | None = None
+) -> Stage:
     """The attack of a name on a rule.
 
     Args:
-        name: An objective of the rule, in any case, or one of `GUESTS`.
+        name: An objective of the rule, in any case, one of `GUESTS`, or an address `module:name`.
         rule: The rule under attack.
-        iterations: Steps of each climb.
-        restarts: Random starts beside the image itself.
+        steps: Steps of each restart of an objective; 50 if None.
+        restarts: Random starts of an objective beside the image itself; 1 if None.
     """
-    source, _, detail = name.partition(":")
+    guest = _guest(name)
+    if guest is not None:
+        if steps is not None or restarts is not None:
+            raise ValueError(f"attack {name} takes neither --iterations nor --restarts")
+        return guest
+    known = {objective.name: (goal, objective) for goal, objective in _objectives(rule)}
+    folded = {each.lower(): each for each in known}
+    if name.lower() not in folded:
+        raise unknown(f"attack on rule {rule.name}", name, [*known, *ATTACKS, *GUESTS])
+    goal, objective = known[folded[name.lower()]]
+    steps = steps or 50
+    return Attack(
+        objective=objective,
+        goal=goal,
+        steps=steps,
+        step=1 / 3 if steps <= 20 else 1 / 10,
+        starts=tuple(range((1 if restarts is None else restarts) + 1)),
+    )
+
+
+def _guest(name: str) -> Stage | None:
+    """An attack that is no objective of a rule, None if there is none of that name."""
+    source, colon, detail = name.partition(":")
     if source == "autoattack":
         return AutoAttackOnBase(version=detail) if detail else AutoAttackOnBase()
     if source == "autoattack-adaptive":
         return AdaptiveAutoAttack(version=detail) if detail else AdaptiveAutoAttack()
     if source == "foolbox":
         return attack_by_name(detail)
-    known = {objective.name: (goal, objective) for goal, objective in _objectives(rule)}
-    folded = {each.lower(): each for each in known}
-    if name.lower() not in folded:
-        raise unknown(f"attack on rule {rule.name}", name, [*known, *GUESTS])
-    goal, objective = known[folded[name.lower()]]
-    return Attack(
-        objective=objective,
-        goal=goal,
-        iterations=iterations,
-        step=1 / 3 if iterations <= 20 else 1 / 10,
-        starts=tuple(range(restarts + 1)),
-    )
+    return as_stage(find(ATTACKS, name)) if colon or name in ATTACKS else None
 
 
 def _objectives(
     rule: RejectionRule | type[RejectionRule],
 ) -> Iterable[tuple[Goal, Objective]]:
-    for objective in rule.inner:
+    if isinstance(rule, type):
+        try:
+            rule = rule()
+        except TypeError:  # a rule that needs settings lists its attacks once it has them
+            return
+    for objective in (*rule.inner, *rule.extra_inner):
         yield Goal.REJECTED, objective
-    for objective in (*rule.outer, *rule.extra_outer):
+    for objective in rule.outer:
         yield Goal.ACCEPTED_MISTAKE, objective
 
 
@@ -89,4 +123,5 @@ def attack_names() -> dict[str, str]:
             about[objective.name] = f"{kind}: {(objective.terms.__doc__ or '').splitlines()[0]}"
             rules.setdefault(objective.name, []).append(rule.name)
     listed = {name: f"{about[name]} On {', '.join(rules[name])}." for name in sorted(about)}
-    return listed | GUESTS
+    others = {name: (ATTACKS[name].__doc__ or "").strip().split("\n")[0] for name in ATTACKS}
+    return listed | others | GUESTS

@@ -23,7 +23,7 @@ class Answer:
         rule: Name of the rule.
         score: The rule's score; for cpr the lead of the predicted class at T(x), in logits.
         threshold: Where the rule accepts.
-        flips_to: The class predicted at T(x); None for rules without T.
+        why: The rule's reason.
     """
 
     label: int
@@ -32,7 +32,7 @@ class Answer:
     rule: str
     score: float
     threshold: float
-    flips_to: int | None
+    why: str
 
     def sentence(self, names: Sequence[str] | None = None) -> str:
         """The answer in words.
@@ -40,47 +40,31 @@ class Answer:
         Args:
             names: Names of the classes, in order.
         """
-
-        def name(label: int) -> str:
-            return str(label) if names is None else names[label]
-
+        name = str(self.predicted) if names is None else names[self.predicted]
         if self.label >= 0:
-            return f"{name(self.label)}\tprobability {self.probability:.3f}"
-        would_be = f"would be {name(self.predicted)} (probability {self.probability:.3f})"
-        if self.flips_to is not None:
-            return (
-                f"REJECT\t{would_be}, but flips to {name(self.flips_to)} at T(x), which leads "
-                f"there by {-self.score:.3g}"
-            )
-        return (
-            f"REJECT\t{would_be}, but {self.rule} score {self.score:.4g} is below "
-            f"{self.threshold:.4g}"
-        )
+            return f"{name}\tprobability {self.probability:.3f}"
+        return f"REJECT\twould be {name} (probability {self.probability:.3f}), but {self.why}"
 
 
-def explain(model: SelectiveClassifier, x: Tensor) -> list[Answer]:
-    """Ask a model about images, and for rejections ask why.
+def explain(
+    model: SelectiveClassifier, x: Tensor, names: Sequence[str] | None = None
+) -> list[Answer]:
+    """Ask a model about images, and the rule for its reasons.
 
     Args:
         model: The selective classifier.
         x: Images `(N, ...)` in [0, 1].
+        names: Names of the classes, in order.
     """
-    import torch
-
-    from cpr_wrap.rules import Consistency
-
     selection = model(x)
-    flips: list[int | None] = [None] * len(x)
-    if isinstance(model.rule, Consistency):
-        moved = model.rule.transform(model, x)
-        with torch.no_grad():
-            flips = model.logits(moved).argmax(dim=1).tolist()
+    view = model.look(x)
+    name = str if names is None else names.__getitem__
     columns = zip(
         selection.labels.tolist(),
         selection.predicted.tolist(),
         selection.logits.softmax(dim=1).amax(dim=1).tolist(),
         selection.score.tolist(),
-        flips,
+        model.rule.explain(view, name),
         strict=True,
     )
     return [
@@ -91,7 +75,7 @@ def explain(model: SelectiveClassifier, x: Tensor) -> list[Answer]:
             rule=model.rule.name,
             score=score,
             threshold=model.rule.threshold,
-            flips_to=flip,
+            why=why,
         )
-        for label, predicted, probability, score, flip in columns
+        for label, predicted, probability, score, why in columns
     ]

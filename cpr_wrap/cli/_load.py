@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
 from cpr_wrap.cli._run import mention
+from cpr_wrap.cli._settings import rule_options
 from cpr_wrap.cli.options import DataOptions, DeviceName, ModelOptions
 
 if TYPE_CHECKING:
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from cpr_wrap.data import ImageData
     from cpr_wrap.selective import SelectiveClassifier
     from cpr_wrap.zoo import ZooModel
-
-# A score that nothing falls short of: what these rules have before anybody sets a threshold.
-_NEED_A_THRESHOLD = ("confidence", "atrr")
 
 
 class Loaded(NamedTuple):
@@ -49,41 +46,54 @@ def pick_device(name: DeviceName) -> torch.device:
 
 def load_model(address: str, options: ModelOptions, device: torch.device) -> Loaded:
     """Load a model and put it under the rule that the options ask for."""
-    from cpr_wrap.selective import RULES
+    from cpr_wrap.rule import find_rule
     from cpr_wrap.zoo import load_network, wrap
 
-    if options.rule is not None:
-        RULES[options.rule]  # an unknown one is better found before a download than after
+    # An unknown rule or norm is better found before a download than after.
+    rule = None if options.rule is None else find_rule(options.rule).name
+    threat_norm(options, None)
     facts = load_network(address, model_dir=options.model_dir, network=options.network)
-    rule = options.rule or _implied_rule(options, facts)
+    rule = rule or _implied_rule(options, facts)
     settings = _rule_settings(rule or facts.rule.name, options, facts)  # type: ignore[union-attr]
     return Loaded(wrap(facts, rule, device=device, **settings), facts)
 
 
 def _implied_rule(options: ModelOptions, facts: ZooModel) -> str | None:
     """The rule that is meant where none is named; None is the model's own."""
+    from cpr_wrap.rule import DEFAULT_RULE
+
     if facts.rule is None:
-        return "cpr"
-    # A network saved without rejection is made for no rule in particular; a radius is for CPR.
-    wants_cpr = options.radius or options.steps or options.step_size
-    return "cpr" if facts.rule.name == "none" and wants_cpr else None
+        return DEFAULT_RULE
+    # A network saved without rejection is made for no rule in particular.
+    wants_another = options.radius or options.steps or options.step_size
+    return DEFAULT_RULE if not facts.rule.can_reject and wants_another else None
 
 
 def _rule_settings(rule: str, options: ModelOptions, facts: ZooModel) -> dict[str, Any]:
     from cpr_wrap.selective import RULES
 
+    kind = RULES[rule]
     names = ("radius", "steps", "step_size", "threshold")
     settings = {name: getattr(options, name) for name in names}
     settings = {name: value for name, value in settings.items() if value is not None}
+    known = {field.name for field in fields(kind)}
+    for name in settings:
+        if name not in known:
+            raise typer.BadParameter(f"rule {rule} takes no {name}; it takes {', '.join(known)}")
     own = facts.rule is not None and facts.rule.name == rule
-    if "norm" in RULES[rule].__dataclass_fields__ and (options.norm or not own):
+    if "norm" in known and (options.norm or not own):
         settings["norm"] = threat_norm(options, facts)
-    return settings
+    return settings | rule_options(kind, options.settings or ())
 
 
-def threat_norm(options: ModelOptions, facts: ZooModel) -> str:
-    """The norm asked for, or else the one that the model was made for."""
-    return options.norm.value if options.norm else facts.norm or "Linf"
+def threat_norm(options: ModelOptions, facts: ZooModel | None) -> str:
+    """The norm asked for, in any case, or else the one that the model was made for."""
+    from cpr_wrap.geometry import threat
+
+    try:
+        return threat(options.norm or (facts and facts.norm) or "Linf").name
+    except LookupError as error:
+        raise typer.BadParameter(f"--norm: {error}") from error
 
 
 def threat_eps(eps: float | None, facts: ZooModel) -> float:
@@ -95,27 +105,43 @@ def threat_eps(eps: float | None, facts: ZooModel) -> float:
     return facts.eps if eps is None else eps  # type: ignore[return-value]
 
 
-def load_images(options: DataOptions, facts: ZooModel, part: str = "robust") -> ImageData:
-    """Load images by the name of their data set, or from a folder."""
-    from cpr_wrap.data import DATASETS, load_data, load_folder
+def load_images(options: DataOptions, facts: ZooModel, part: str | None = None) -> ImageData:
+    """Load the images that are asked for, and see that they fit the model.
+
+    Args:
+        options: Which images.
+        facts: The model.
+        part: Of a known data set; by default the part for robustness, or of all test images those
+            with the numbers that are asked for.
+    """
+    from cpr_wrap.data import DATASETS, load_data
 
     name = options.dataset or facts.dataset
     if name is None:
         raise typer.BadParameter(
             f"{facts.address} does not say which images it is for; pass --dataset with one of "
-            f"{', '.join(DATASETS)} or a folder of images"
+            f"{', '.join(DATASETS)}, a folder of images, a .npz file or module:function"
         )
-    if name not in DATASETS and Path(name).is_dir():
-        data = load_folder(name, facts.transform, options.num)
-    else:
-        data = load_data(name, part, options.data_dir, options.download, options.num)
+    chosen = options.start is not None or options.indices is not None
+    data = load_data(
+        name,
+        part or ("test" if chosen else "robust"),
+        options.data_dir,
+        options.download,
+        options.num,
+        start=options.start,
+        indices=options.indices,
+        transform=facts.transform,
+        channels=facts.channels,
+        class_map=options.class_map,
+    )
     if data.note:
         mention(f"note: {data.note}")
-    _check_fit(data, facts)
+    _check_fit(data, facts, options)
     return data
 
 
-def _check_fit(data: ImageData, facts: ZooModel) -> None:
+def _check_fit(data: ImageData, facts: ZooModel, options: DataOptions) -> None:
     """Refuse images that the model was not made for, before its layers do in their own words."""
     shape = tuple(data.images.shape[1:])
     if facts.input_shape is not None and shape != facts.input_shape:
@@ -124,38 +150,58 @@ def _check_fit(data: ImageData, facts: ZooModel) -> None:
             "choose another --dataset: a folder of images is brought to the model's size where "
             "the model knows how"
         )
-    if facts.num_classes is not None and data.num_classes != facts.num_classes:
+    ordered = data.part == "folder" and options.class_map is None
+    if ordered and facts.num_classes is not None and data.num_classes != facts.num_classes:
         mention(
             f"warning: {data.name} has {data.num_classes} classes and {facts.address} "
-            f"{facts.num_classes}; labels are numbered in the order of the folders' names"
+            f"{facts.num_classes}; labels are numbered in the order of the folders' names, "
+            "--class-map numbers them otherwise"
         )
 
 
 def calibrated(
-    model: SelectiveClassifier, rate: float, options: DataOptions, facts: ZooModel
+    model: SelectiveClassifier, rate: float, data: ImageData
 ) -> tuple[SelectiveClassifier, CalibrationRecord]:
-    """Set the rule on validation images so that it rejects that share of right answers."""
-    import torch
-
+    """Set the rule on some images so that it rejects that share of right answers."""
     from cpr_wrap.calibration import calibrate
-    from cpr_wrap.data import DATASETS
+    from cpr_wrap.engine.progress import busy
+    from cpr_wrap.selective import network_device
 
-    name = options.validation or options.dataset or facts.dataset
-    folder = name is not None and name not in DATASETS and Path(name).is_dir()
-    if folder and options.validation is None:
-        raise typer.BadParameter(
-            "an image folder has no part to calibrate on; pass --validation with another folder"
-        )
-    data = load_images(replace(options, dataset=name, num=None), facts, "validation")
-    device = next((p.device for p in model.base.parameters()), torch.device("cpu"))
-    found = calibrate(model, data.images.to(device), data.labels.to(device), rate)
+    device = network_device(model.base)
+    with busy("calibrating"):
+        found = calibrate(model, data.images.to(device), data.labels.to(device), rate)
     return found.model, found.record
+
+
+def validation_images(
+    options: DataOptions, facts: ZooModel, name: str | None, tested: ImageData
+) -> ImageData:
+    """Images to set a rule on before it is tested on others.
+
+    Args:
+        options: The images of the test.
+        facts: The model.
+        name: The images; by default the validation part of the data set that is tested on.
+        tested: What the rule will be tested on.
+    """
+    from cpr_wrap.data import DATASETS, LOADERS
+
+    name = name or options.dataset or facts.dataset or ""
+    if name == options.dataset and not (name in DATASETS or name in LOADERS):
+        raise typer.BadParameter(
+            f"{name} has no part to calibrate on; pass --validation with other images"
+        )
+    whole = replace(options, dataset=name, num=None, start=None, indices=None)
+    data = load_images(whole, facts, "validation")
+    if data.name == tested.name and set(data.indices.tolist()) & set(tested.indices.tolist()):
+        mention(f"warning: some images of {data.name} are both calibrated and tested on")
+    return data
 
 
 def warn_of_open_rule(model: SelectiveClassifier) -> None:
     """Say so if a rule accepts everything because nobody has set its threshold."""
     rule = model.rule
-    if rule.name in _NEED_A_THRESHOLD and rule.threshold <= 0:
+    if rule.can_reject and rule.accepts_everything:
         mention(
             f"warning: rule {rule.name} accepts everything at threshold {rule.threshold:g}; "
             "pass --threshold, or --calibrate 0.01"

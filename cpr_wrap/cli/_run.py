@@ -1,45 +1,99 @@
-"""How every command ends: with its result, or with one line that says why not."""
+"""How every command ends: with its result, or with one line that says why not.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | it failed while running |
+| 2 | it was not called as it should be |
+| 3 | it ran, and a check failed: `verify`, `attack`, `curve --audit` |
+| 130 | stopped by Ctrl-C |
+| 143 | stopped by SIGTERM |
+"""
 
 from __future__ import annotations
 
 import functools
 import os
 import shlex
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
-_INTERRUPTED = 130  # what a shell reports after Ctrl-C
+FAILED, CHECK_FAILED, INTERRUPTED, TERMINATED = 1, 3, 130, 143
+_UsageError: Any = typer.BadParameter.__base__  # click's, or that of typer's own copy of click
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does."""
+
+
+class Program(TyperGroup):
+    """The command line; under `--json` a usage error is JSON too."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
+        """Run a command and exit."""
+        words = sys.argv[1:] if args is None else list(args)
+        if "--json" not in words:
+            return super().main(words, *rest, **options)
+        try:
+            code = super().main(words, *rest, **{**options, "standalone_mode": False})
+        except _UsageError as error:
+            code = error.exit_code
+            _tell(error.format_message(), code, as_json=True)
+        sys.exit(code)
 
 
 def reported(function: Callable[..., None]) -> Callable[..., None]:
     """Let a command's errors and warnings come out as lines on standard error.
 
     Args:
-        function: A command with the option `debug`, which asks for the traceback.
+        function: A command with the options `debug`, which asks for the traceback, `as_json` and
+            `imports`, modules to import first.
     """
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> None:
-        with _warnings_as_lines():
+        as_json = bool(options.get("as_json"))
+        with _warnings_as_lines(), _stopped_by_sigterm():
             try:
+                _import(options.get("imports") or ())
                 function(*args, **options)
             except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
                 raise  # Typer knows what to do with these
-            except KeyboardInterrupt:
-                say("stopped")
-                raise typer.Exit(_INTERRUPTED) from None
+            except KeyboardInterrupt as stop:
+                code = TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
+                _tell(str(stop) or "stopped", code, as_json)
+                raise typer.Exit(code) from None
             except Exception as error:
                 if options.get("debug"):
                     raise
-                say(f"error: {_one_line(error)}")
-                raise typer.Exit(1) from None
+                _tell(_one_line(error), FAILED, as_json, "error: ")
+                raise typer.Exit(FAILED) from None
 
     return run
+
+
+def _import(modules: Sequence[str]) -> None:
+    if modules:
+        from cpr_wrap._address import import_module
+
+        for module in modules:
+            import_module(module)
+
+
+def _tell(text: str, code: int, as_json: bool, prefix: str = "") -> None:
+    say(prefix + text)
+    if as_json:
+        from cpr_wrap.cli._show import print_json
+
+        print_json({"error": text, "exit_code": code})
 
 
 @contextmanager
@@ -51,14 +105,44 @@ def resumable(kept: str) -> Iterator[None]:
     """
     try:
         yield
-    except KeyboardInterrupt:
-        say(f"stopped; {kept}. To go on, run the same command again: {command_line()}")
-        raise typer.Exit(_INTERRUPTED) from None
+    except KeyboardInterrupt as stop:
+        raise type(stop)(
+            f"stopped; {kept}. To go on, run the same command again: {command_line()}"
+        ) from None
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise `Terminated`.
+
+    Not under torchrun: a process that waits for the others would not hear it, and torchrun ends
+    all of them by SIGTERM when one has died.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def command_line() -> str:
     """What was typed, ready to be typed again."""
-    return shlex.join(["cpr-wrap", *sys.argv[1:]])
+    program = ["cpr-wrap"]
+    here = os.environ.get("LOCAL_WORLD_SIZE")
+    if here is not None:  # torchrun's
+        program = ["torchrun", "--nproc-per-node", here, "-m", "--", "cpr_wrap"]
+        machines = int(os.environ.get("WORLD_SIZE", here)) // int(here)
+        if machines > 1:
+            program[1:1] = ["--nnodes", str(machines)]
+    return shlex.join([*program, *sys.argv[1:]])
 
 
 def say(text: str) -> None:

@@ -6,7 +6,6 @@ import enum
 import json
 import math
 import shutil
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -15,9 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cpr_wrap._text import duration as duration
+from cpr_wrap._text import percent as percent
+
 if TYPE_CHECKING:
-    from cpr_wrap.metrics import RobustnessCurve
-    from cpr_wrap.selective import RejectionRule
+    from cpr_wrap.calibration import CalibrationRecord
+    from cpr_wrap.metrics import Check, RobustnessCurve
+    from cpr_wrap.metrics.certificate import Certificate
 
 
 def print_json(data: Any) -> None:
@@ -48,61 +51,35 @@ def plain(value: Any) -> Any:
     raise TypeError(f"expected something JSON can say, got {type(value).__name__}")
 
 
-def percent(share: float | None) -> str:
-    """A share as text, a dash where there is none."""
-    return "–" if share is None or math.isnan(share) else f"{100 * share:.1f}%"
-
-
-def duration(seconds: float) -> str:
-    """A time as text, e.g. `4 min 05 s`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def describe_rule(rule: RejectionRule) -> str:
-    """A rule and its settings in one phrase, e.g. `cpr (radius 0.1, steps 20, …)`."""
-    from cpr_wrap.selective import rule_config
-
-    config = rule_config(rule)
-    name = config.pop("name")
-    if not rule.can_reject:
-        return f"{name} (accepts everything)"
-    if rule.needs_gradient:
-        config.pop("threshold")  # CPR accepts from 0 on, whatever its settings
-    if config.get("keep") == "last":
-        config.pop("keep")
-    text = [
-        f"{key.replace('_', ' ')} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
-        for key, value in config.items()
-    ]
-    return f"{name} ({', '.join(text)})"
-
-
 def print_curve(found: RobustnessCurve) -> None:
-    """Print a curve as a table and as a drawing, with its total losses."""
-    from cpr_wrap.report import curve_values, losses
+    """Print a curve as a table with bars, and its total losses."""
+    from cpr_wrap.report import curve_values, losses, with_bars
 
     table = curve_values(found)
-    typer.echo(replace(table, caption="").render("text"))
-    typer.echo()
-    draw([found])
+    typer.echo(replace(with_bars(table), caption="").render("text"))
     typer.echo()
     typer.echo(replace(losses(found), caption="").render("text"))
     typer.echo()
     typer.echo(textwrap.fill(table.caption, _width()) + "\n")
 
 
-def draw(curves: Sequence[RobustnessCurve], names: Sequence[str] | None = None) -> None:
-    """Draw curves in the terminal, with what its encoding has."""
-    from cpr_wrap.report import draw_terminal, draws_braille
+def print_certificate(found: Certificate, alphas: Sequence[float]) -> None:
+    """Print what is proven: certified robustness at each alpha, and bounds of the losses."""
+    facts = found.summary(tuple(alphas))
+    rows = {f"alpha {alpha}": percent(share) for alpha, share in facts["accuracy_at"].items()}
+    print_list("certified robustness", rows)
+    losses = facts["total_robust_loss"].items()
+    print_list("certified total robust loss", {k: f"at most {percent(v)}" for k, v in losses})
+    typer.echo(certificate_sentence(found))
 
-    plain_text = not draws_braille(sys.stdout.encoding)
-    lines = draw_terminal(curves, names, width=_width(), ascii=plain_text)
-    typer.echo(lines)
+
+def certificate_sentence(found: Certificate) -> str:
+    """What is proven about the network alone, and how long the proofs took."""
+    share = float((found.radius >= found.eps).double().mean())
+    return (
+        f"the network alone is proven right within eps on {percent(share)} of {len(found)} "
+        f"images; the proofs took {duration(found.seconds)}"
+    )
 
 
 def _width() -> int:
@@ -122,19 +99,32 @@ def clean_sentence(found: RobustnessCurve) -> str:
     )
 
 
+def calibration_sentence(record: CalibrationRecord) -> str:
+    """How a rule was set, and what it rejects, in a few lines."""
+    lines = (
+        f"before: {record.before.describe()}",
+        f"after:  {record.after.describe()}",
+        f"rejects {record.num_rejected} of {record.num_correct} correctly classified images, "
+        f"{percent(record.measured_rate)} (asked: {percent(record.reject_rate)}; on new images "
+        f"{percent(record.interval.low)} to {percent(record.interval.high)}), and "
+        f"{percent(record.overall_rate)} of all {record.num_images}",
+        *([f"note: {record.note}"] if record.note else []),
+    )
+    return "\n".join(lines)
+
+
 def cost_sentence(found: RobustnessCurve) -> str:
     """What an evaluation took in one line."""
-    details = found.details
-    per_image = details["passes_total"]["per_image"]
-    return f"{per_image:,.0f} passes an image, {duration(details['seconds'])} in all"
+    seconds = 0.0 if found.provenance is None else found.provenance.seconds
+    return f"{found.passes_per_image:,.0f} passes per image, {duration(seconds)} in all"
 
 
-def print_checks(checks: Sequence[Mapping[str, Any]]) -> None:
+def print_checks(checks: Sequence[Check]) -> None:
     """Print an audit as a checklist."""
     typer.echo("Is the evaluation believable?")
     for check in checks:
-        mark = {True: "ok ", False: "NO ", None: "-  "}[check.get("passed")]
-        typer.echo(f"  {mark} {check['name']}: {check.get('detail', '')}")
+        mark = {True: "ok ", False: "NO ", None: "-  "}[check.passed]
+        typer.echo(f"  {mark} {check.name}: {check.detail}")
 
 
 def print_list(title: str, entries: Mapping[str, str]) -> None:

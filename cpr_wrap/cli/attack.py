@@ -15,7 +15,17 @@ from cpr_wrap.cli._load import (
     threat_norm,
     warn_of_open_rule,
 )
-from cpr_wrap.cli.options import Address, BatchSize, Common, DataOptions, Eps, ModelOptions, Seed
+from cpr_wrap.cli._run import CHECK_FAILED
+from cpr_wrap.cli.options import (
+    Address,
+    BatchSize,
+    Common,
+    DataOptions,
+    Eps,
+    ModelOptions,
+    Seed,
+    option,
+)
 
 if TYPE_CHECKING:
     from cpr_wrap.metrics import RobustnessCurve
@@ -26,21 +36,26 @@ def attack(
     address: Address,
     name: Annotated[
         str,
-        typer.Argument(help="The attack; see `cpr-wrap list attacks`.", show_default=False),
+        typer.Argument(
+            help="The attack: see `cpr-wrap list attacks`, or module:name.", show_default=False
+        ),
     ],
     *,
     eps: Eps = None,
-    iterations: Annotated[int, typer.Option(min=1, help="Steps of each climb (our attacks).")] = 50,
+    iterations: Annotated[
+        int | None, option("Steps of each climb of our attacks; by default 50.", min=1)
+    ] = None,
     restarts: Annotated[
-        int, typer.Option(min=0, help="Random starts beside the image itself (our attacks).")
-    ] = 1,
+        int | None,
+        option("Random starts of our attacks, beside the image itself; by default 1.", min=0),
+    ] = None,
     seed: Seed = 0,
     batch_size: BatchSize = None,
     model: ModelOptions,
     data: DataOptions,
     common: Common,
 ) -> None:
-    """Run one attack, AutoAttack or any attack of Foolbox, and count the points that hold.
+    """Run one attack, AutoAttack, any attack of Foolbox or one's own, and count what holds.
 
     An attack only proposes: its points are projected into the ball, judged by the model, and
     checked once more by other code.
@@ -52,7 +67,7 @@ def attack(
 
     loaded = load_model(address, model, pick_device(common.device))
     eps = threat_eps(eps, loaded.facts)
-    stage = find_attack(name, loaded.model.rule, iterations=iterations, restarts=restarts)
+    stage = find_attack(name, loaded.model.rule, steps=iterations, restarts=restarts)
     images = load_images(data, loaded.facts)
     warn_of_open_rule(loaded.model)
     found = robustness_curve(
@@ -69,6 +84,8 @@ def attack(
     )
     counts = _count(loaded.model, found, stage.name)
     _print({"model": address, "rule": loaded.model.rule, **counts}, common)
+    if counts["problems"]:
+        raise typer.Exit(CHECK_FAILED)
 
 
 def _count(model: SelectiveClassifier, found: RobustnessCurve, name: str) -> dict[str, Any]:
@@ -88,8 +105,8 @@ def _count(model: SelectiveClassifier, found: RobustnessCurve, name: str) -> dic
         "accepted_mistakes": int(mistakes.sum()),
         "rejections": int(rejections.sum()),
         "resisted": int((right & ~mistakes & ~rejections).sum()),
-        "passes_per_image": found.details["passes_total"]["per_image"],
-        "seconds": found.details["seconds"],
+        "passes_per_image": found.passes_per_image,
+        "seconds": sum(stage.seconds for stage in found.passes),
         "problems": checked.problems,
     }
 
@@ -111,5 +128,5 @@ def _print(counts: dict[str, Any], common: Common) -> None:
     if not counts["problems"]:
         typer.echo("every recorded point holds when checked again")
     typer.echo(
-        f"{counts['passes_per_image']:,.0f} passes an image, {_show.duration(counts['seconds'])}"
+        f"{counts['passes_per_image']:,.0f} passes per image, {_show.duration(counts['seconds'])}"
     )

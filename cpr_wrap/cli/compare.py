@@ -1,18 +1,25 @@
-"""`cpr-wrap compare`: several runs in the layout of the paper's first table."""
+"""`cpr-wrap compare`: several runs, ranked where they can be compared."""
 
 from __future__ import annotations
 
+import csv
 import enum
+import io
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cpr_wrap.cli import _show
 from cpr_wrap.cli.options import Common, option
 
+if TYPE_CHECKING:
+    from cpr_wrap.metrics import RobustnessCurve
+
 Folders = Annotated[
-    list[Path], typer.Argument(help="Result folders, one a run.", show_default=False)
+    list[Path],
+    typer.Argument(help="Result folders, folders of them, or patterns.", show_default=False),
 ]
 
 
@@ -31,33 +38,58 @@ def compare(
     format: Annotated[  # noqa: A002 - the name people expect
         FormatName, typer.Option(help="How to write the table.")
     ] = FormatName.text,
-    full: Annotated[
-        bool, option("All of the paper's losses, not only Table 1's.", "--full")
-    ] = False,
+    loss: Annotated[
+        list[str] | None, option("A rejection loss, e.g. step:0.1; repeat. By default two.")
+    ] = None,
+    full: Annotated[bool, option("All of the paper's losses.", "--full")] = False,
     traditional: Annotated[
         bool, option("Clean figures and robust accuracy with detection instead.", "--traditional")
     ] = False,
     out: Annotated[Path | None, option("Write the table to this file instead.")] = None,
     common: Common,
 ) -> None:
-    """Print total robust losses of several runs side by side, as in the paper's Table 1.
+    """Print total robust losses of several runs side by side.
 
-    Nothing is computed anew: --device has no effect here.
+    Only runs on the same images, with the same threat model, budget of attacks and engine are
+    ranked; others stand in tables of their own. Nothing is computed anew: --device has no effect.
 
-    Example: cpr-wrap compare runs/at runs/trades --format latex
+    Example: cpr-wrap compare runs/at runs/trades --loss step:0.05 --format latex
     """
-    from cpr_wrap.report import tables
+    from cpr_wrap.evaluation import results
+    from cpr_wrap.metrics import PAPER_LOSSES, parse_loss
+    from cpr_wrap.report.ranking import RANKED, ranked_rows, ranking
+    from cpr_wrap.report.ranking import traditional as traditional_table
 
-    runs = list(folders)
-    table = tables.traditional(runs) if traditional else tables.comparison(runs, full=full)
-    if common.as_json:
-        columns = [column.flat for column in table.columns]
-        rows = [[c.text if c.value is None else c.value for c in row] for row in table.rows]
-        _show.print_json([dict(zip(columns, row, strict=True)) for row in rows])
-        return
-    text = table.render(format.value)
+    losses = PAPER_LOSSES if full else tuple(map(parse_loss, loss or ())) or RANKED
+    runs = list(results(folders).folders)
+    if traditional and not common.as_json:
+        text = traditional_table(runs).render(format.value)
+    elif common.as_json or format is FormatName.csv:
+        rows = ranked_rows(runs, losses)
+        if common.as_json:
+            _show.print_json(rows)
+            return
+        text = table_csv(rows)
+    else:
+        text = "\n\n".join(table.render(format.value) for table, _ in ranking(runs, losses))
     if out is None:
         typer.echo(text)
     else:
         out.write_text(text + "\n")
         typer.echo(f"written to {out}")
+
+
+def show(curves: Sequence[RobustnessCurve]) -> None:
+    """Print curves as the tables of `compare`."""
+    from cpr_wrap.report.ranking import ranking
+
+    typer.echo("\n\n".join(table.render("text") for table, _ in ranking(list(curves))))
+
+
+def table_csv(rows: list[dict[str, Any]]) -> str:
+    """Rows with the same keys as CSV, without a newline at its end."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().rstrip("\n")

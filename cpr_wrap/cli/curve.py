@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,17 +18,20 @@ from cpr_wrap.cli._load import (
     pick_device,
     threat_eps,
     threat_norm,
+    validation_images,
     warn_of_open_rule,
 )
 from cpr_wrap.cli._processes import several_processes
-from cpr_wrap.cli._run import command_line, mention, resumable
+from cpr_wrap.cli._run import CHECK_FAILED, command_line, mention, resumable
 from cpr_wrap.cli.options import (
     Address,
     BatchSize,
+    BudgetName,
     Common,
     DataOptions,
     Eps,
     ModelOptions,
+    Overwrite,
     Seed,
     fractions,
     number,
@@ -36,16 +39,22 @@ from cpr_wrap.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from cpr_wrap.attacks.adaptive import Stage
+    from cpr_wrap.attacks.ensemble import Budget
+    from cpr_wrap.calibration import CalibrationRecord
     from cpr_wrap.data import ImageData
-    from cpr_wrap.metrics import RobustnessCurve
+    from cpr_wrap.metrics import About, RobustnessCurve
     from cpr_wrap.selective import SelectiveClassifier
 
 
-def _checked(alphas: str | None) -> str | None:
-    """Refuse what is no list of numbers before any work is done."""
-    if alphas is not None:
-        fractions(alphas)
-    return alphas
+def _alphas(text: str) -> tuple[float, ...]:
+    """Shares of eps, completed with 0 and 1; refused before any work is done."""
+    from cpr_wrap.metrics.curve import check_alphas
+
+    try:
+        return check_alphas(fractions(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +63,14 @@ class RunOptions:
 
     Attributes:
         budget: How hard to attack.
+        attack: Attacks beside the budget's.
         calibrate: Share of right answers that the rule may reject.
+        validation: Images to calibrate on.
+        donors: Images that restarts begin from.
         alphas: Where the curve is tabulated.
         ablation: Whether to run every attack alone too.
         audit: Whether to ask if the evaluation itself is believable.
+        certify: Whether to prove what bounds can prove too.
         estimate: Whether only to say what it would cost.
         seed: Seed of all random starts.
         batch_size: Rows in a batch.
@@ -66,24 +79,38 @@ class RunOptions:
         compile: Whether to search with a compiled network.
         channels_last: Whether to search with a network in that memory format.
         out: The result folder.
+        overwrite: Whether another run in it may be replaced.
         store: Where finished work is kept.
+        points: Points found elsewhere, judged first.
         name: What to call the run.
     """
 
-    budget: Annotated[
-        str,
-        typer.Option(help="quick, standard, paper or published."),
-    ] = "standard"
+    budget: BudgetName = "standard"
+    attack: Annotated[
+        list[str] | None,
+        option("Also run this attack: see `cpr-wrap list attacks`, or module:name; repeatable."),
+    ] = None
     calibrate: Annotated[
         float | None,
         number("First set the rule to reject this share of right answers."),
     ] = None
-    alphas: Annotated[
+    validation: Annotated[
         str | None,
-        option("Where to tabulate the curve, e.g. 0,0.05,0.5,1.", callback=_checked),
+        option("Images to calibrate on; by default the validation part of the data set."),
+    ] = None
+    donors: Annotated[
+        str | None,
+        option("Images that restarts begin from: train, a data set's name or a .npz file."),
+    ] = None
+    alphas: Annotated[
+        Any,  # shares of eps, once it is parsed
+        option("Where to tabulate the curve, e.g. 0.05,0.5.", parser=_alphas, metavar="NUMBERS"),
     ] = None
     ablation: Annotated[bool, option("Run each attack alone too.", "--ablation")] = False
     audit: Annotated[bool, option("Check the evaluation itself.", "--audit")] = False
+    certify: Annotated[bool, option("Also prove a lower bound under the curve.", "--certify")] = (
+        False
+    )
     estimate: Annotated[
         bool, option("Only say what it would cost, from a short probe.", "--estimate")
     ] = False
@@ -101,9 +128,14 @@ class RunOptions:
         bool, option("Search with a channels-last copy.", "--channels-last")
     ] = False
     out: Annotated[Path | None, option("Result folder; by default runs/NAME.")] = None
+    overwrite: Overwrite = False
     store: Annotated[
         Path | None,
         option("Where finished work is kept for a rerun; by default OUT/store."),
+    ] = None
+    points: Annotated[
+        Path | None,
+        option("Judge these points first: a result folder, or a .npz or .safetensors file."),
     ] = None
     name: Annotated[str | None, option("What to call the run in tables.")] = None
 
@@ -113,22 +145,28 @@ class _Task:
     """A model, its images and the budget of the adversary."""
 
     address: str
+    network: str
     model: SelectiveClassifier
     data: ImageData
     eps: float
     norm: str
-    calibration: dict[str, Any] | None
+    plan: Budget
+    extras: tuple[Stage, ...]
+    calibration: CalibrationRecord | None
 
     @property
     def name(self) -> str:
-        return f"{self.address.rpartition(':')[2].rpartition('/')[2]}+{self.model.rule.name}"
+        from cpr_wrap._text import eps_text
+
+        model = self.address.rpartition(":")[2].rpartition("/")[2]
+        return f"{model}+{self.model.rule.name}+{self.norm}-{eps_text(self.eps)}"
 
     @property
     def sentence(self) -> str:
-        from cpr_wrap.report.wording import eps_text
+        from cpr_wrap._text import eps_text
 
         return (
-            f"{self.address}, {_show.describe_rule(self.model.rule)}, {len(self.data)} images of "
+            f"{self.address}, {self.model.rule.describe()}, {len(self.data)} images of "
             f"{self.data.name}, {self.norm} eps {eps_text(self.eps)}"
         )
 
@@ -148,17 +186,21 @@ def curve(
     command goes on where it was. Several processes share the work when started by
     `torchrun --nproc-per-node N -m -- cpr_wrap curve …`.
 
-    Example: cpr-wrap curve robustbench:Rice2020Overfitting --dataset cifar10 --eps 8/255
-    --num 1000 --out runs/rice
+    Example: cpr-wrap curve bundled:mnist-compact-at --rule cpr --radius 0.1 --eps 0.3 --num 100
+    --budget quick
     """
+    if run.validation is not None and run.calibrate is None:
+        raise typer.BadParameter("--validation: expected only beside --calibrate")
     device = pick_device(common.device)
     with several_processes(device) as leads:
-        task = _prepare(
-            address, eps, model, data, run.calibrate, load_model(address, model, device)
-        )
+        task = _prepare(address, eps, model, data, run, load_model(address, model, device))
         mention(task.sentence)
-        work = _estimate if run.estimate else _evaluate
-        work(task, run, common, leads=leads)
+        if task.calibration is not None:
+            mention(_show.calibration_sentence(task.calibration))
+        if run.estimate:
+            _estimate(task, run, common, leads=leads)
+        else:
+            _evaluate(task, run, common, leads=leads)
 
 
 def _prepare(
@@ -166,51 +208,71 @@ def _prepare(
     eps: float | None,
     model: ModelOptions,
     data: DataOptions,
-    rate: float | None,
+    run: RunOptions,
     loaded: Loaded,
 ) -> _Task:
-    eps = threat_eps(eps, loaded.facts)
+    from cpr_wrap.cli._attacks import find_attack, find_budget
+    from cpr_wrap.evaluation.curve import check_threat
+    from cpr_wrap.geometry import threat
+
+    plan = find_budget(run.budget)
+    eps, norm = threat_eps(eps, loaded.facts), threat_norm(model, loaded.facts)
     images = load_images(data, loaded.facts)
+    check_threat(threat(norm), eps, images.images)
     selective, calibration = loaded.model, None
-    if rate is not None:
-        selective, record = calibrated(selective, rate, data, loaded.facts)
-        calibration = _show.plain(record)
+    extras = tuple(find_attack(name, selective.rule) for name in run.attack or ())
+    if run.calibrate is not None:
+        held_out = validation_images(data, loaded.facts, run.validation, images)
+        selective, calibration = calibrated(selective, run.calibrate, held_out)
     warn_of_open_rule(selective)
-    norm = threat_norm(model, loaded.facts)
     return _Task(
-        address=address, model=selective, data=images, eps=eps, norm=norm, calibration=calibration
+        address=address,
+        network=model.network or "",
+        model=selective,
+        data=images,
+        eps=eps,
+        norm=norm,
+        plan=plan,
+        extras=extras,
+        calibration=calibration,
     )
 
 
 def _estimate(task: _Task, run: RunOptions, common: Common, *, leads: bool) -> None:
+    from cpr_wrap.engine.progress import busy
     from cpr_wrap.evaluation import estimate_cost
 
-    cost = estimate_cost(
-        task.model,
-        task.data.images,
-        task.data.labels,
-        task.eps,
-        budget=run.budget,
-        batch_size=run.batch_size,
-        norm=task.norm,
-    )
+    with busy("estimating"):
+        cost = estimate_cost(
+            task.model,
+            task.data.images,
+            task.data.labels,
+            task.eps,
+            budget=task.plan,
+            batch_size=run.batch_size,
+            norm=task.norm,
+        )
     if not leads:
         return
     if common.as_json:
         _show.print_json(cost)
         return
     typer.echo(
-        f"about {cost.passes:,.0f} passes ({cost.passes_per_image:,.0f} an image) and "
-        f"{_show.duration(cost.seconds)} for {cost.images} images with budget {run.budget}, "
+        f"about {cost.passes:,.0f} passes ({cost.passes_per_image:,.0f} per image) and "
+        f"{_show.duration(cost.seconds)} for {cost.images} images with budget {task.plan.name}, "
         f"from {cost.probed} of them"
     )
 
 
 def _evaluate(task: _Task, run: RunOptions, common: Common, *, leads: bool) -> None:
-    from cpr_wrap.evaluation import robustness_curve
+    from cpr_wrap.engine.progress import busy
+    from cpr_wrap.evaluation import audit, robustness_curve, save_result
     from cpr_wrap.metrics import PAPER_ALPHAS
+    from cpr_wrap.report import make_gallery, save_gallery
 
-    out = run.out or Path("runs") / re.sub(r"[^\w.+-]", "-", run.name or task.name)
+    name = run.name or task.name
+    out = run.out or Path("runs") / re.sub(r"[^\w.+-]", "-", name)
+    _check_free(out, task, run)
     store = run.store or out / "store"
     with resumable(f"finished work is in {store}"):
         found = robustness_curve(
@@ -218,15 +280,19 @@ def _evaluate(task: _Task, run: RunOptions, common: Common, *, leads: bool) -> N
             task.data.images,
             task.data.labels,
             task.eps,
-            alphas=fractions(run.alphas) if run.alphas else PAPER_ALPHAS,
-            budget=run.budget,
+            alphas=run.alphas or PAPER_ALPHAS,
+            budget=task.plan,
+            extras=task.extras,
             seed=run.seed,
             batch_size=run.batch_size,
             block_size=run.block_size,
             store=store,
             norm=task.norm,
             indices=task.data.indices.tolist(),
+            points=run.points,
+            donors=task.data.name if run.donors == "train" else run.donors,
             ablation=run.ablation,
+            certify=run.certify,
             progress=True,
             dtype=run.dtype,
             compile=run.compile,
@@ -234,50 +300,78 @@ def _evaluate(task: _Task, run: RunOptions, common: Common, *, leads: bool) -> N
         )
         if not leads:
             return
-        checks = _audit(task, found, run.seed) if run.audit else None
-    folder = _save(task, found, out, run.name or task.name, checks)
-    _print(found, folder, common)
-
-
-def _audit(task: _Task, found: RobustnessCurve, seed: int) -> list[Any]:
-    from cpr_wrap.evaluation import audit
-
-    checks = audit(task.model, task.data.images, task.data.labels, task.eps, found, seed=seed)
-    return [_show.plain(check) for check in checks]
-
-
-def _save(
-    task: _Task, found: RobustnessCurve, out: Path, name: str, checks: list[Any] | None
-) -> Path:
-    from cpr_wrap.evaluation import save_result
-    from cpr_wrap.report import make_gallery, save_gallery
-
-    extra: dict[str, Any] = {
-        "name": name,
-        "model": task.address,
-        "dataset": task.data.name,
-        "part": task.data.part,
-        "dataset_note": task.data.note,
-        "command": command_line(),
-        "calibration": task.calibration,
-        "audit": checks,
-    }
-    folder = save_result(found, out, extra=extra)
+        calibration = None if task.calibration is None else task.calibration.facts
+        found = replace(found, about=_about(task, name, common), calibration=calibration)
+        if run.audit:
+            with busy("auditing"):
+                found = replace(found, checks=audit(task.model, found, seed=run.seed))
+    folder = save_result(found, out)
     save_gallery(make_gallery(task.model, found), folder)
-    return folder
+    _print(found, folder, common)
+    if any(check.passed is False for check in found.checks or ()):
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _check_free(out: Path, task: _Task, run: RunOptions) -> None:
+    """Refuse a folder that holds another run; the same run may be made again."""
+    from cpr_wrap.engine.evaluate import stage_text
+    from cpr_wrap.engine.store import weights_digest
+    from cpr_wrap.evaluation.assemble import images_digest, rule_facts
+    from cpr_wrap.evaluation.result import RESULT, read_file
+
+    if run.overwrite or not (out / RESULT).exists():
+        return
+    there = read_file(out)
+    if there.settings is not None and there.provenance is not None:
+        settings, provenance = there.settings, there.provenance
+        rule = task.model.rule
+        stages = [stage_text(each) for each in (*task.plan.stages(rule, task.eps), *task.extras)]
+        ours = (
+            *(task.eps, task.norm, run.seed, rule_facts(rule).config, stages),
+            images_digest(task.data.images, task.data.labels, task.data.indices),
+            weights_digest(task.model),
+        )
+        theirs = (
+            *(there.eps, there.norm, settings.seed, settings.rule.config),
+            list(settings.stages[-len(stages) :]),  # points that were given come before
+            *(provenance.data, provenance.weights),
+        )
+        if ours == theirs:
+            return
+    raise typer.BadParameter(
+        f"{out} holds another run, {there.about.name or 'without a name'}; choose another --out, "
+        "or pass --overwrite to replace it"
+    )
+
+
+def _about(task: _Task, name: str, common: Common) -> About:
+    from cpr_wrap.metrics import About
+
+    return About(
+        name=name,
+        model=task.address,
+        network=task.network,
+        imports=tuple(common.imports or ()),
+        dataset=task.data.name,
+        part=task.data.part,
+        dataset_note=task.data.note,
+        command=command_line(),
+    )
 
 
 def _print(found: RobustnessCurve, folder: Path, common: Common) -> None:
-    from cpr_wrap.evaluation import load_result
+    from cpr_wrap.evaluation.result import read_json
 
-    details = load_result(folder).details
     if common.as_json:
-        apart = ("points", "provenance")
-        _show.print_json({k: v for k, v in details.items() if k not in apart} | {"folder": folder})
+        _show.print_json(read_json(folder) | {"folder": folder})
         return
     _show.print_curve(found)
     typer.echo(_show.clean_sentence(found))
     typer.echo(_show.cost_sentence(found))
-    if details.get("audit"):
-        _show.print_checks(details["audit"])
+    if found.effort is not None:
+        typer.echo(found.effort.describe())
+    if found.certificate is not None:
+        typer.echo(_show.certificate_sentence(found.certificate))
+    if found.checks is not None:
+        _show.print_checks(found.checks)
     typer.echo(f"written to {folder}; next: cpr-wrap report {folder}")

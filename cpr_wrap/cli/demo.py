@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +13,10 @@ import typer
 from cpr_wrap.cli import _show
 from cpr_wrap.cli._load import pick_device
 from cpr_wrap.cli._run import command_line, resumable, say
-from cpr_wrap.cli.options import Common
+from cpr_wrap.cli.options import BudgetName, Common
 
 if TYPE_CHECKING:
+    from cpr_wrap.attacks.ensemble import Budget
     from cpr_wrap.calibration import CalibrationRecord
     from cpr_wrap.data import ImageData
     from cpr_wrap.metrics import RobustnessCurve
@@ -42,7 +43,7 @@ class Contender:
     @property
     def sentence(self) -> str:
         """The rule and what its calibration measured."""
-        rule = f"{self.name}: {_show.describe_rule(self.model.rule)}"
+        rule = f"{self.name}: {self.model.rule.describe()}"
         if self.calibration is None:
             return rule
         record = self.calibration
@@ -54,7 +55,7 @@ def demo(
     num: Annotated[
         int, typer.Option("--num", "-n", min=1, max=1000, help="Test images to attack.")
     ] = 100,
-    budget: Annotated[str, typer.Option(help="How hard to attack.")] = "quick",
+    budget: BudgetName = "quick",
     out: Annotated[Path, typer.Option(help="Where to write results.")] = Path("cpr-wrap-demo"),
     common: Common,
 ) -> None:
@@ -65,8 +66,10 @@ def demo(
 
     Example: cpr-wrap demo
     """
+    from cpr_wrap.cli._attacks import find_budget
     from cpr_wrap.data import load_data
 
+    plan = find_budget(budget)
     started = time.perf_counter()
     tell = _quietly if common.as_json else typer.echo
     test, validation = load_data("mnist", "robust"), load_data("mnist", "validation")
@@ -80,7 +83,7 @@ def demo(
     tell(f"\nOn {len(test):,} clean test images:\n\n{_clean_table(contenders, clean)}\n")
     tell(f"Attacking the first {num} of them, each rule by attacks made for it …")
     with resumable(f"finished work is in {out / 'store'}"):
-        curves = [_attack(each, test, num, budget, out / "store") for each in contenders]
+        curves = [_attack(each, test, num, plan, out / "store") for each in contenders]
     report = _write(contenders, curves, clean, out)
     if common.as_json:
         _show.print_json(_summary(contenders, curves, clean) | {"report": report})
@@ -129,7 +132,7 @@ def _clean(model: SelectiveClassifier, test: ImageData) -> dict[str, float]:
 
 
 def _attack(
-    contender: Contender, test: ImageData, num: int, budget: str, store: Path
+    contender: Contender, test: ImageData, num: int, budget: Budget, store: Path
 ) -> RobustnessCurve:
     from cpr_wrap.evaluation import robustness_curve
 
@@ -153,19 +156,21 @@ def _write(
     out: Path,
 ) -> Path:
     from cpr_wrap.evaluation import save_result
+    from cpr_wrap.metrics import About
     from cpr_wrap.report import make_gallery, save_gallery, write_report
 
     folders = []
     for each, curve, figures in zip(contenders, curves, clean, strict=True):
-        extra = {
-            "name": each.name,
-            "model": ADDRESS,
-            "dataset": "mnist",
-            "command": command_line(),
-            "calibration": _show.plain(each.calibration),
-            "clean_test": figures,
-        }
-        folder = save_result(curve, out / each.name.replace(" ", "-").lower(), extra=extra)
+        about = About(
+            name=each.name,
+            model=ADDRESS,
+            dataset="mnist",
+            command=command_line(),
+            clean_test=figures,
+        )
+        calibration = None if each.calibration is None else each.calibration.facts
+        told = replace(curve, about=about, calibration=calibration)
+        folder = save_result(told, out / each.name.replace(" ", "-").lower())
         save_gallery(make_gallery(each.model, curve), folder)
         folders.append(folder)
     return write_report(folders, out / "report.html")
@@ -203,7 +208,7 @@ def _clean_table(contenders: Sequence[Contender], clean: Sequence[dict[str, floa
 
 
 def _conclude(names: Sequence[str], curves: Sequence[RobustnessCurve]) -> None:
-    from cpr_wrap.report import Cell, Column, Run, Table, comparison
+    from cpr_wrap.report import Cell, Column, Run, Table, ranking
 
     columns = (Column("α"), *(Column(name) for name in names))
     rows = tuple(
@@ -216,6 +221,5 @@ def _conclude(names: Sequence[str], curves: Sequence[RobustnessCurve]) -> None:
         "rejecting a heavily perturbed one is what the rule is for.\n"
     )
     typer.echo(Table(columns=columns, rows=rows).render("text") + "\n")
-    _show.draw(curves, names)
     runs = [Run.of(curve, name) for curve, name in zip(curves, names, strict=True)]
-    typer.echo(f"\n{comparison(runs).render('text')}\n")
+    typer.echo(f"\n{ranking(runs)[0][0].render('text')}\n")

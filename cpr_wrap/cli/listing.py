@@ -110,9 +110,10 @@ def _budgets() -> dict[str, str]:
 
 
 def _datasets() -> dict[str, str]:
-    from cpr_wrap.data import DATASETS
+    from cpr_wrap.data import DATASETS, LOADERS
 
-    return {name: _images(DATASETS[name]) for name in DATASETS}
+    known = {name: _images(DATASETS[name]) for name in DATASETS}
+    return known | {name: _first_line(LOADERS[name]) for name in LOADERS}
 
 
 def _images(dataset: Any) -> str:

@@ -37,6 +37,20 @@ def fractions(text: str) -> tuple[float, ...]:
     return tuple(fraction(part.strip()) for part in text.split(","))
 
 
+def check_free(path: Path, overwrite: bool) -> None:
+    """Refuse to replace a file that nobody said may go."""
+    if path.exists() and not overwrite:
+        raise typer.BadParameter(f"{path} exists; choose another --out, or pass --overwrite")
+
+
+def own_code(network: str | None) -> str:
+    """The option to type for a network of one's own; empty for one of the package's or a zoo's."""
+    from cpr_wrap.zoo import ZOOS
+
+    source, colon, _ = (network or "").partition(":")
+    return f" --network {network}" if colon and source not in ZOOS else ""
+
+
 def option(text: str, *names: str, panel: str | None = None, **more: Any) -> Any:
     """An option without a default to show.
 
@@ -54,6 +68,22 @@ def number(text: str, *names: str, panel: str | None = None) -> Any:
     return option(text, *names, panel=panel, parser=fraction, metavar="NUMBER")
 
 
+def whole_numbers(text: str) -> list[int]:
+    """Read a list like `3,8,20-29`; a range has both its ends.
+
+    Example:
+        >>> whole_numbers("3, 8-10")
+        [3, 8, 9, 10]
+    """
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise typer.BadParameter(f"expected whole numbers like 3,8,20-29, got {text!r}")
+        numbers.extend(range(int(first), int(last or first) + 1))
+    return numbers
+
+
 class DeviceName(str, enum.Enum):
     """Where to compute."""
 
@@ -61,13 +91,6 @@ class DeviceName(str, enum.Enum):
     cpu = "cpu"
     cuda = "cuda"
     mps = "mps"
-
-
-class NormName(str, enum.Enum):
-    """A norm that balls are measured in."""
-
-    Linf = "Linf"
-    L2 = "L2"
 
 
 Address = Annotated[
@@ -81,8 +104,19 @@ Address = Annotated[
 Eps = Annotated[
     float | None, number("Adversarial budget in pixels, e.g. 8/255; by default the model's own.")
 ]
-Seed = Annotated[int, typer.Option(help="Seed of all random starts.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of all random starts.")]
 BatchSize = Annotated[int | None, option("Images in a batch; by default what fits.", min=1)]
+BudgetName = Annotated[
+    str, typer.Option(help="How hard to attack: see `cpr-wrap list budgets`, or module:name.")
+]
+Overwrite = Annotated[bool, option("Replace what is there.", "--overwrite")]
+
+
+ModelDir = Annotated[Path | None, option("Where weights are, or go.", panel=MODEL)]
+NetworkName = Annotated[
+    str | None,
+    option("Architecture behind local:FILE: a name like lenet, or module:Class.", panel=MODEL),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +125,7 @@ class Common:
 
     Attributes:
         device: Where to compute.
+        imports: Modules to import first.
         as_json: Print JSON on standard output and nothing else.
         debug: Show the traceback of an error.
     """
@@ -99,6 +134,15 @@ class Common:
         DeviceName,
         typer.Option(help="Where to compute; auto takes a GPU if any.", rich_help_panel=GENERAL),
     ] = DeviceName.auto
+    imports: Annotated[
+        list[str] | None,
+        option(
+            "Import this module first, for what it registers; may be repeated.",
+            "--import",
+            panel=GENERAL,
+            metavar="MODULE",
+        ),
+    ] = None
     as_json: Annotated[bool, option("Print JSON for machines.", "--json", panel=GENERAL)] = False
     debug: Annotated[bool, option("Show an error's traceback.", "--debug", panel=GENERAL)] = False
 
@@ -114,13 +158,18 @@ class ModelOptions:
         step_size: CPR's step size.
         threshold: Where a score is accepted.
         norm: Norm of CPR's ball, and of the attacks.
+        settings: Any setting of the rule, as `NAME=VALUE`.
         model_dir: Where weight files are.
         network: The architecture, for bare weights.
     """
 
     rule: Annotated[
         str | None,
-        option("cpr, confidence, rcd, atrr or none; by default the model's own.", panel=MODEL),
+        option(
+            "cpr, confidence, rcd, atrr, none, a plug-in's or module:Class; by default the "
+            "model's own.",
+            panel=MODEL,
+        ),
     ] = None
     radius: Annotated[
         float | None, number("Consistency radius of cpr, e.g. 0.1 or 2/255.", panel=MODEL)
@@ -128,14 +177,20 @@ class ModelOptions:
     steps: Annotated[int | None, option("Steps of cpr's T(x).", panel=MODEL, min=1)] = None
     step_size: Annotated[float | None, number("Length of a step of T(x).", panel=MODEL)] = None
     threshold: Annotated[float | None, option("Accept scores from here on.", panel=MODEL)] = None
+    settings: Annotated[
+        list[str] | None,
+        option(
+            "Any setting of the rule; may be repeated.", "--set", panel=MODEL, metavar="NAME=VALUE"
+        ),
+    ] = None
     norm: Annotated[
-        NormName | None,
-        option("Norm of cpr's ball and of attacks; by default the model's own.", panel=MODEL),
+        str | None,
+        option(
+            "Linf or L2, of cpr's ball and of attacks; by default the model's own.", panel=MODEL
+        ),
     ] = None
-    model_dir: Annotated[Path | None, option("Where weights are, or go.", panel=MODEL)] = None
-    network: Annotated[
-        str | None, option("Architecture behind local:FILE, e.g. lenet.", panel=MODEL)
-    ] = None
+    model_dir: ModelDir = None
+    network: NetworkName = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,17 +198,21 @@ class DataOptions:
     """Which images.
 
     Attributes:
-        dataset: Name of a data set, or an image folder.
+        dataset: Name of a data set, or images of one's own.
         num: How many images.
+        start: The number of the first.
+        indices: The numbers of all.
+        class_map: Numbers of class folders.
         data_dir: Where data sets are.
         download: Whether to fetch what is missing.
-        validation: An image folder to calibrate on.
     """
 
     dataset: Annotated[
         str | None,
         option(
-            "mnist, svhn, cifar10 or an image folder; by default the model's own.", panel=IMAGES
+            "mnist, svhn, cifar10, an image folder, a .npz file or module:function; by default "
+            "the model's own.",
+            panel=IMAGES,
         ),
     ] = None
     # torchrun takes "--num" for the beginning of two options of its own, wherever it stands, on
@@ -161,12 +220,24 @@ class DataOptions:
     num: Annotated[
         int | None, option("Take only so many images.", "--num", "-n", panel=IMAGES, min=1)
     ] = None
+    start: Annotated[
+        int | None, option("Begin with the image of this number.", panel=IMAGES, min=0)
+    ] = None
+    indices: Annotated[
+        Any,  # a list of numbers, once it is parsed
+        option(
+            "Take the images of these numbers, e.g. 3,8,20-29.",
+            panel=IMAGES,
+            parser=whole_numbers,
+            metavar="NUMBERS",
+        ),
+    ] = None
+    class_map: Annotated[
+        Path | None,
+        option("File with the number of each class folder, for an image folder.", panel=IMAGES),
+    ] = None
     data_dir: Annotated[
         Path | None,
         option("Where data sets are; by default $CPR_WRAP_DATA, else data.", panel=IMAGES),
     ] = None
     download: Annotated[bool, option("Fetch what is missing.", "--download", panel=IMAGES)] = False
-    validation: Annotated[
-        str | None,
-        option("Images to calibrate on, where --dataset is a folder.", panel=IMAGES),
-    ] = None

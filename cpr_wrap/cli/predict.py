@@ -37,16 +37,16 @@ def predict(
 
     Example: cpr-wrap predict bundled:mnist-compact-at digits/ --radius 0.15
     """
-    from cpr_wrap.cli._pictures import find_pictures, read_pictures
+    from cpr_wrap.cli._pictures import pictures_at, read_pictures
 
-    files = find_pictures(path)
+    files = pictures_at(path)
     names = None if class_names is None else class_names.read_text().splitlines()
     device = pick_device(common.device)
     loaded = load_model(address, model, device)
     warn_of_open_rule(loaded.model)
     answers: list[Answer] = []
     for batch, images in read_pictures(files, loaded.facts, batch_size):
-        found = explain(loaded.model, images.to(device))
+        found = explain(loaded.model, images.to(device), names)
         answers.extend(found)
         if not common.as_json:
             for file, answer in zip(batch, found, strict=True):

@@ -9,7 +9,7 @@ import typer
 
 from cpr_wrap.cli import _show
 from cpr_wrap.cli.compare import Folders
-from cpr_wrap.cli.options import Common, option
+from cpr_wrap.cli.options import Common, Overwrite, check_free, option
 
 if TYPE_CHECKING:
     from cpr_wrap.report import Run
@@ -27,6 +27,7 @@ def report(
         Path | None,
         option("Also write RobustBench's model_info and adversarial images to this folder."),
     ] = None,
+    overwrite: Overwrite = False,
     common: Common,
 ) -> None:
     """Write runs as one HTML file that needs nothing else: curves, losses, pictures, settings.
@@ -35,12 +36,16 @@ def report(
 
     Example: cpr-wrap report runs/at runs/trades --out report.html --figure curves.svg
     """
+    from cpr_wrap.engine.progress import busy
     from cpr_wrap.report import Run, curve_figure, write_figure, write_report
 
+    for file in filter(None, (out, figure)):
+        check_free(file, overwrite)
     runs = [Run.load(folder) for folder in folders]
-    written = [write_report(runs, out, title)]
-    if figure is not None:
-        written.append(write_figure(curve_figure(runs), figure))
+    # The figure first: a format that nobody can draw leaves no half of the work behind.
+    with busy("drawing"):
+        drawn = [] if figure is None else [write_figure(curve_figure(runs), figure)]
+        written = [write_report(runs, out, title), *drawn]
     if robustbench is not None:
         for run in runs:
             written += _for_robustbench(run, robustbench)

@@ -12,11 +12,12 @@ from cpr_wrap.cli import _show
 from cpr_wrap.cli._load import pick_device
 from cpr_wrap.cli._processes import several_processes
 from cpr_wrap.cli._run import resumable
-from cpr_wrap.cli.options import IMAGES, Common, number, option
+from cpr_wrap.cli.options import IMAGES, Common, number, option, own_code
 
 if TYPE_CHECKING:
     from cpr_wrap.data import FolderImages, ImageData
     from cpr_wrap.training import Recipe, TrainingResult
+    from cpr_wrap.zoo import ZooModel
 
 _RECIPE, _LOOP = "Changes to the recipe", "Training"
 
@@ -39,7 +40,10 @@ class Changes:
     method: Annotated[str | None, option("Train by this method.", panel=_RECIPE)] = None
     network: Annotated[
         str | None,
-        option("Train this network: a name like resnet20, or timm:resnet18.", panel=_RECIPE),
+        option(
+            "Train this network: a name like resnet20, timm:resnet18 or module:Class.",
+            panel=_RECIPE,
+        ),
     ] = None
     pretrained: Annotated[
         bool,
@@ -61,18 +65,22 @@ class TrainingImages:
     """What to learn from.
 
     Attributes:
-        images: An image folder in place of the recipe's data set.
-        validation: An image folder to watch the training with.
+        images: Images in place of the recipe's data set.
+        validation: Images to watch the training with.
         num: How many images.
         data_dir: Where data sets are.
         download: Whether to fetch what is missing.
     """
 
     images: Annotated[
-        Path | None, option("Image folder in place of the recipe's data set.", panel=IMAGES)
+        str | None,
+        option(
+            "In place of the recipe's data set: an image folder, a .npz file or module:function.",
+            panel=IMAGES,
+        ),
     ] = None
     validation: Annotated[
-        Path | None, option("Image folder to watch the training with.", panel=IMAGES)
+        str | None, option("Images of the same kind to watch the training with.", panel=IMAGES)
     ] = None
     num: Annotated[
         int | None, option("Learn from only so many images.", "--num", "-n", panel=IMAGES, min=1)
@@ -134,15 +142,17 @@ def train(
 
     Example: cpr-wrap train --recipe mnist-compact-at --out runs/at
     """
+    from cpr_wrap._address import find
     from cpr_wrap.training import RECIPES
     from cpr_wrap.training import train as train_network
 
-    chosen = _changed(RECIPES[recipe], changes)
+    chosen = _changed(find(RECIPES, recipe), changes)
     address = changes.network if ":" in (changes.network or "") else None
-    data, validation = _load(images, chosen, address, lazily=loop.workers > 0)
+    found = None if address is None else _find_network(address, pretrained=False)
+    data, validation = _load(images, chosen, found, lazily=loop.workers > 0)
     given = {} if address is None else _given(address, changes, chosen, data)
     if images.images is not None:
-        chosen = replace(chosen, dataset=images.images.name)
+        chosen = replace(chosen, dataset=data.name)
     device = pick_device(common.device)
     with several_processes(device) as leads:
         with resumable(f"the last state is in {out}"):
@@ -160,10 +170,11 @@ def train(
                 **given,
             )
         if leads:
-            _print(result, out, common)
+            _print(result, out, common, own_code(address))
 
 
 def _changed(recipe: Recipe, changes: Changes) -> Recipe:
+    from cpr_wrap._address import find
     from cpr_wrap.training import METHODS, FastAT
 
     names = ("network", "epochs", "batch_size", "lr", "seed")
@@ -174,7 +185,7 @@ def _changed(recipe: Recipe, changes: Changes) -> Recipe:
     method = recipe.method
     if changes.method is not None:
         # What makes an attack strong stays; how it starts is the new method's own.
-        kind = METHODS[changes.method]
+        kind = find(METHODS, changes.method)
         common = {field.name for field in fields(kind)} & {field.name for field in fields(method)}
         kept = common & {"eps", "steps", "step_size", "norm"}
         if FastAT in (kind, type(method)):
@@ -191,16 +202,29 @@ def _eps(method: Any) -> float:
     return float(method.eps)
 
 
+def _find_network(address: str, *, pretrained: bool, **settings: Any) -> ZooModel:
+    """The network behind an address of a model or of one's own code, `module:Class`."""
+    from cpr_wrap.zoo import ZOOS, ZooModel, load_network
+    from cpr_wrap.zoo.local import given_network
+
+    if address.partition(":")[0] in ZOOS:
+        return load_network(address, pretrained=pretrained, network_settings=settings)
+    network = given_network(address, settings)
+    return ZooModel(network=network, address=address, source={"network": address})
+
+
 def _given(
     address: str, changes: Changes, recipe: Recipe, data: ImageData | FolderImages
 ) -> dict[str, Any]:
     """The network behind an address, with as many outputs as the method and the images need."""
-    from cpr_wrap.zoo import load_network, parse_address
+    import torch
 
     settings: dict[str, Any] = {}
-    if parse_address(address)[0] in ("timm", "hf-hub"):
+    if address.partition(":")[0] in ("timm", "hf-hub"):
         settings = {"num_classes": data.num_classes + recipe.method.extra_outputs}
-    found = load_network(address, pretrained=changes.pretrained, network_settings=settings)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)  # of the initial weights
+        found = _find_network(address, pretrained=changes.pretrained, **settings)
     source = {"network_settings": settings, **found.source}
     names = ("base", "network", "network_settings")
     return {
@@ -210,23 +234,26 @@ def _given(
 
 
 def _load(
-    options: TrainingImages, recipe: Recipe, address: str | None, *, lazily: bool
+    options: TrainingImages, recipe: Recipe, found: ZooModel | None, *, lazily: bool
 ) -> tuple[ImageData | FolderImages, ImageData | None]:
-    from cpr_wrap.data import FolderImages, load_data, load_folder
-    from cpr_wrap.zoo import load_network
+    from cpr_wrap.data import FolderImages, load_data
 
-    fit = None if address is None else load_network(address, pretrained=False).transform
-    validation = None if options.validation is None else load_folder(options.validation, fit)
-    if options.images is not None:
-        if options.validation is not None:
-            _check_classes(options.images, options.validation)
-        read = FolderImages if lazily else load_folder
-        return read(options.images, fit, options.num), validation
-    where = {"data_dir": options.data_dir, "download": options.download}
-    data = load_data(recipe.dataset, "train", num=options.num, **where)  # type: ignore[arg-type]
-    if validation is None:
-        validation = load_data(recipe.dataset, "validation", **where)  # type: ignore[arg-type]
-    return data, validation
+    fit: dict[str, Any] = {}
+    if found is not None:
+        fit = {"transform": found.transform, "channels": found.channels}
+    where: dict[str, Any] = {"data_dir": options.data_dir, "download": options.download}
+    validation = None
+    if options.validation is not None:
+        validation = load_data(options.validation, "validation", **where, **fit)
+    if options.images is None:
+        data = load_data(recipe.dataset, "train", num=options.num, **where)
+        return data, validation or load_data(recipe.dataset, "validation", **where)
+    folders = [Path(name) for name in (options.images, options.validation) if name]
+    if len(folders) == 2 and all(folder.is_dir() for folder in folders):
+        _check_classes(*folders)
+    if lazily and folders[0].is_dir():
+        return FolderImages(folders[0], num=options.num, **fit), validation
+    return load_data(options.images, "train", num=options.num, **where, **fit), validation
 
 
 def _check_classes(images: Path, validation: Path) -> None:
@@ -242,7 +269,7 @@ def _check_classes(images: Path, validation: Path) -> None:
         )
 
 
-def _print(result: TrainingResult, out: Path, common: Common) -> None:
+def _print(result: TrainingResult, out: Path, common: Common, network: str) -> None:
     if common.as_json:
         _show.print_json({"folder": result.folder, "history": result.history})
         return
@@ -252,4 +279,4 @@ def _print(result: TrainingResult, out: Path, common: Common) -> None:
         f"{_show.percent(last.validation_clean)} clean, "
         f"{_show.percent(last.validation_robust)} under attack"
     )
-    typer.echo(f"saved to {out}; next: cpr-wrap curve local:{out} --num 100")
+    typer.echo(f"saved to {out}; next: cpr-wrap curve local:{out}{network} --num 100")

@@ -13,7 +13,7 @@ from cpr_wrap.rules import RULES, AcceptAll, Confidence, Consistency
 
 
 def _find(name, rule=None):
-    return find_attack(name, rule or Consistency(), iterations=30, restarts=2)
+    return find_attack(name, rule or Consistency(), steps=30, restarts=2)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -21,20 +21,24 @@ def test_every_objective_of_every_rule_has_a_name(name):
     rule = RULES[name]()
     for objectives, goal in (
         (rule.inner, Goal.REJECTED),
-        ((*rule.outer, *rule.extra_outer), Goal.ACCEPTED_MISTAKE),
+        (rule.outer, Goal.ACCEPTED_MISTAKE),
     ):
         for objective in objectives:
             attack = _find(objective.name.lower(), rule)
             assert (attack.objective, attack.goal) == (objective, goal)
-            assert (attack.iterations, attack.starts) == (30, (0, 1, 2))
+            assert (attack.steps, attack.starts) == (30, (0, 1, 2))
             assert objective.name in attack_names()
 
 
 def test_guests():
-    assert _find("autoattack") == AutoAttackOnBase()
-    assert _find("autoattack:small") == AutoAttackOnBase(version="small")
-    assert _find("autoattack-adaptive") == AdaptiveAutoAttack()
-    assert _find("foolbox:LinfPGD").name == "Foolbox LinfProjectedGradientDescentAttack"
+    rule = Consistency()
+    assert find_attack("autoattack", rule) == AutoAttackOnBase()
+    assert find_attack("autoattack:small", rule) == AutoAttackOnBase(version="small")
+    assert find_attack("autoattack-adaptive", rule) == AdaptiveAutoAttack()
+    found = find_attack("foolbox:LinfPGD", rule)
+    assert found.name == "Foolbox LinfProjectedGradientDescentAttack"
+    with pytest.raises(ValueError, match="autoattack takes neither --iterations nor --restarts"):
+        _find("autoattack")
     assert GUESTS.keys() <= attack_names().keys()
 
 
@@ -94,7 +98,7 @@ def test_people_get_sentences(saved, type_command):
     assert lines[1].startswith("HCMOA made ")
     assert "accepted and wrong" in lines[1]
     assert lines[2] == "every recorded point holds when checked again"
-    assert "passes an image" in lines[3]
+    assert "passes per image" in lines[3]
 
 
 def test_an_unknown_attack_is_one_line(saved, type_command):

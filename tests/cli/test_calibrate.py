@@ -24,8 +24,8 @@ def test_people_read_before_and_after(saved, type_command):
     words = ("calibrate", f"local:{saved}", "--steps", "4", "--step-size", "0.05", "--out", "here")
     answer = type_command(*words)
     before, after, rates, where = answer.stdout.splitlines()
-    assert before == "before: cpr (radius 0.0055, steps 4, step size 0.05, norm Linf)"
-    assert after.startswith("after:  cpr (radius 0.0")
+    assert before == "before: cpr (Linf radius 0.0055, 4 steps of 0.05)"
+    assert after.startswith("after:  cpr (Linf radius 0.0")
     assert rates.startswith("rejects ")
     assert "(asked: 1.0%; on new images " in rates
     assert rates.endswith("of all 1000")

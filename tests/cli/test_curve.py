@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import cpr_wrap.evaluation
+from cpr_wrap.attacks.ensemble import BUDGETS
 from cpr_wrap.cli import curve
 from cpr_wrap.evaluation import Check, Estimate, load_result
 from cpr_wrap.metrics import PAPER_ALPHAS
@@ -44,14 +45,18 @@ def test_the_library_is_called_with_what_was_typed(saved, calls, type_command):
     assert (x.shape, y.tolist()) == ((8, 1, 28, 28), [7, 2, 1, 0, 4, 1, 4, 9])
     assert eps == 8 / 255
     assert {**options, "store": str(options["store"])} == {
+        "certify": False,
+        "donors": None,
         "alphas": (0.0, 0.5, 1.0),
-        "budget": "paper",
+        "budget": BUDGETS["paper"],
+        "extras": (),
         "seed": 5,
         "batch_size": 32,
         "block_size": 4,
         "store": "kept",
         "norm": "Linf",
         "indices": list(range(8)),
+        "points": None,
         "ablation": True,
         "progress": True,
         "dtype": "bf16",
@@ -65,9 +70,10 @@ def test_what_is_left_out_comes_from_the_model(saved, calls, type_command, tmp_p
     [((model, _, _, eps), options)] = calls
     assert (model.rule.name, eps) == ("none", 0.1)
     assert options["alphas"] == PAPER_ALPHAS
-    assert (options["budget"], options["seed"], options["batch_size"]) == ("standard", 0, None)
-    assert str(options["store"]) == "runs/saved+none/store"
-    assert (tmp_path / "runs" / "saved+none" / "result.json").is_file()
+    assert options["budget"] is BUDGETS["standard"]
+    assert (options["seed"], options["batch_size"]) == (0, None)
+    assert str(options["store"]) == "runs/saved+none+Linf-0.1/store"
+    assert (tmp_path / "runs" / "saved+none+Linf-0.1" / "result.json").is_file()
 
 
 def test_calibrate_sets_the_rule_first_and_is_recorded(saved, calls, type_command):
@@ -75,31 +81,32 @@ def test_calibrate_sets_the_rule_first_and_is_recorded(saved, calls, type_comman
     assert type_command("curve", f"local:{saved}", *words).exit_code == 0
     [((model, *_), _)] = calls
     assert isinstance(model.rule, Confidence)
-    record = load_result("here").details["calibration"]
-    assert record["after"] == {"name": "confidence", "threshold": model.rule.threshold}
-    assert record["reject_rate"] == 0.05
-    assert record["num_rejected"] == int(record["num_correct"] * 0.05)
+    record = load_result("here").calibration
+    assert record.after == {"name": "confidence", "threshold": model.rule.threshold}
+    assert record.reject_rate == 0.05
+    assert record.num_rejected == int(record.num_correct * 0.05)
 
 
 def test_a_real_run_writes_a_folder_that_says_everything(result, saved):
-    details = load_result(result).details
-    assert details["name"] == "means"
-    assert details["model"] == f"local:{saved}"
-    assert (details["dataset"], details["part"]) == ("mnist", "robust")
-    assert "that come with cpr-wrap" in details["dataset_note"]
-    assert details["command"].startswith(f"cpr-wrap curve local:{saved} --num 8 --budget quick")
-    assert details["settings"]["rule"] == {"name": "confidence", "threshold": 0.2}
-    assert details["eps"] == 0.05
-    assert details["calibration"] is None
+    found = load_result(result)
+    about = found.about
+    assert about.name == "means"
+    assert about.model == f"local:{saved}"
+    assert (about.dataset, about.part) == ("mnist", "robust")
+    assert "that come with cpr-wrap" in about.dataset_note
+    assert about.command.startswith(f"cpr-wrap curve local:{saved} --num 8 --budget quick")
+    assert found.settings.rule.config == {"name": "confidence", "threshold": 0.2}
+    assert found.eps == 0.05
+    assert found.calibration is None
     assert (result / "gallery.json").is_file()
     assert (result / "store").is_dir()
 
 
-def test_people_get_table_drawing_losses_and_the_next_step(saved, calls, result, type_command):
+def test_people_get_table_losses_and_the_next_step(saved, calls, result, type_command):
     answer = type_command("curve", f"local:{saved}", "--num", "8", "--out", "here")
     found = load_result(result)
     assert f"{100 * found.accuracy_at(0.0):.1f}%" in answer.stdout
-    for text in ("robustness", "rejection loss", "ramp t = 2", "clean images:", "passes an image"):
+    for text in ("robustness", "rejection loss", "ramp t = 2", "clean images:", "passes per image"):
         assert text in answer.stdout
     assert "written to here; next: cpr-wrap report here" in answer.stdout
     assert answer.stderr.splitlines()[-1] == (
@@ -111,7 +118,8 @@ def test_machines_get_json_and_nothing_else(saved, calls, result, type_command):
     answer = type_command("curve", f"local:{saved}", "--num", "8", "--out", "here", "--json")
     content = json.loads(answer.stdout)
     assert content["folder"] == "here"
-    assert content["curve"] == load_result(result).table()
+    rows = [{k: v for k, v in row.items() if v is not None} for row in content["figures"]["curve"]]
+    assert rows == load_result(result).table()
     assert "points" not in content
 
 
@@ -139,12 +147,12 @@ def test_estimate_probes_and_does_not_run(saved, monkeypatch, calls, type_comman
     words = ("curve", f"local:{saved}", "--num", "40", "--estimate", "--budget", "quick")
     answer = type_command(*words)
     assert answer.stdout == (
-        "about 10,000 passes (250 an image) and 1 min 15 s for 40 images with budget quick, "
+        "about 10,000 passes (250 per image) and 1 min 15 s for 40 images with budget quick, "
         "from 8 of them\n"
     )
     [((_, x, _, eps), options)] = asked
     assert (len(x), eps) == (40, 0.1)
-    assert options == {"budget": "quick", "batch_size": None, "norm": "Linf"}
+    assert options == {"budget": BUDGETS["quick"], "batch_size": None, "norm": "Linf"}
     assert calls == []
     assert list(tmp_path.iterdir()) == []
     assert json.loads(type_command(*words, "--json").stdout)["passes"] == 10000
@@ -172,11 +180,11 @@ def test_a_process_that_does_not_lead_works_and_says_nothing(
 
 
 def test_audit_is_printed_and_kept(saved, monkeypatch, calls, type_command):
-    checks = [
+    checks = (
         Check(name="more steps", passed=True, detail="3 = 3"),
         Check(name="eps 1", passed=False, detail="90%"),
         Check(name="planted", passed=None, detail="no room"),
-    ]
+    )
     asked = []
 
     def audit(*args, seed):
@@ -188,10 +196,10 @@ def test_audit_is_printed_and_kept(saved, monkeypatch, calls, type_command):
         "curve", f"local:{saved}", "--num", "8", "--audit", "--seed", "3", "--out", "here"
     )
     assert "  ok  more steps: 3 = 3\n  NO  eps 1: 90%\n  -   planted: no room\n" in answer.stdout
-    [(_, x, y, eps, judged, seed)] = asked
-    assert (len(x), len(y), eps, seed) == (8, 8, 0.1, 3)
+    [(_, judged, seed)] = asked
+    assert seed == 3
     assert judged.records == load_result("here").records
-    assert load_result("here").details["audit"][1]["passed"] is False
+    assert load_result("here").checks[1].passed is False
 
 
 @pytest.mark.parametrize(
@@ -230,8 +238,63 @@ def test_two_processes_share_the_work_and_one_speaks(tmp_path, type_command):
     assert together.returncode == 0, together.stderr
     # Two that print JSON would not make JSON.
     outputs = [json.loads(alone.stdout), json.loads(together.stdout)]
-    assert [output["ranks"] for output in outputs] == [1, 2]
+    assert [output["provenance"]["ranks"] for output in outputs] == [1, 2]
     one, two = load_result(tmp_path / "one"), load_result(tmp_path / "two")
     assert one.records == two.records
-    for name, points in one.details["points"].items():
-        assert torch.equal(points, two.details["points"][name])
+    for name, points in vars(one.points).items():
+        assert torch.equal(points, getattr(two.points, name))
+
+
+def test_a_folder_with_another_run_is_refused_before_any_work(saved, result, type_command):
+    words = ["curve", f"local:{saved}", "--num", "8", "--budget", "quick", "--rule", "confidence"]
+    words += ["--eps", "0.05", "--out", result, "--name", "means"]
+    same = type_command(*words, "--threshold", "0.2", "--json")
+    assert same.exit_code == 0, same.output
+    for other in (("--threshold", "0.3"), ("--threshold", "0.2", "--seed", "1")):
+        answer = type_command(*words, *other)
+        assert answer.exit_code == 2
+        assert "holds another run, means; choose another --out" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--alphas", "0,2"), "alphas: expected shares of eps in [0, 1]"),
+        (("--eps", "8"), "did you mean 8/255"),
+        (("--eps", "1e9"), "already reaches every image"),
+        (("--norm", "l3"), "unknown threat model 'l3'"),
+        (("--rule", "confidence", "--radius", "1"), "rule confidence takes no radius"),
+        (("--seed", "-1"), "--seed"),
+        (("--budget", "quik"), "unknown budget 'quik'. Did you mean 'quick'?"),
+        (("--attack", "nothing"), "unknown attack on rule none 'nothing'"),
+        (("--indices", "3,x"), "expected whole numbers like 3,8,20-29"),
+        (("--indices", "3,3"), "indices: expected without num"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work(words, complaint, saved, calls, type_command):
+    answer = type_command("curve", f"local:{saved}", "--num", "8", *words)
+    assert answer.exit_code in (1, 2)
+    assert complaint in " ".join(answer.stderr.replace("│", " ").split())
+    assert calls == []
+
+
+def test_alphas_are_completed_and_norms_are_read_in_any_case(saved, calls, type_command):
+    for typed, alphas in (("0.05,0.5", (0.0, 0.05, 0.5, 1.0)), ("0", (0.0, 1.0))):
+        words = ("--num", "8", "--alphas", typed, "--norm", "l2", "--out", typed)
+        assert type_command("curve", f"local:{saved}", *words).exit_code == 0
+        options = calls.pop()[1]
+        assert (options["alphas"], options["norm"]) == (alphas, "L2")
+
+
+def test_calibrate_tells_rate_interval_and_note(saved, calls, type_command):
+    words = ("--rule", "confidence", "--calibrate", "1e-6", "--num", "8")
+    answer = type_command("curve", f"local:{saved}", *words)
+    assert "rejects 0 of " in answer.stderr
+    assert "on new images 0.0% to 0." in answer.stderr
+    assert "cannot resolve a rate of 1e-06" in answer.stderr
+
+
+def test_a_threshold_above_1_is_warned_of(saved, calls, type_command):
+    words = ("--rule", "confidence", "--threshold", "1.5", "--num", "8")
+    answer = type_command("curve", f"local:{saved}", *words)
+    assert "no probability is above 1, so that every image is rejected" in answer.stderr

@@ -24,11 +24,11 @@ def test_the_story_is_told_and_written(small, type_command, tmp_path):
     told = answer.stdout
     for text in (
         "set on 1,000 validation images",
-        "CPR: cpr (radius 0.0",
+        "CPR: cpr (Linf radius 0.0",
         "confidence: confidence (threshold 0.",
         "On 1,000 clean test images:",
         "Attacking the first 6 of them",
-        "robustness with rejection",
+        "Robustness with rejection.",
         "Total robust loss",
         "The report: cpr-wrap-demo/report.html",
     ):

@@ -6,9 +6,10 @@ import pytest
 import torch
 import typer
 from PIL import Image
+from typer import BadParameter
 
 from cpr_wrap.cli import _load
-from cpr_wrap.cli.options import DataOptions, DeviceName, ModelOptions, NormName
+from cpr_wrap.cli.options import DataOptions, DeviceName, ModelOptions
 from cpr_wrap.rules import Confidence, Consistency
 from cpr_wrap.selective import SelectiveClassifier
 from cpr_wrap.zoo import ZooModel
@@ -43,15 +44,15 @@ def test_a_radius_means_cpr_where_the_model_has_no_rule_to_lose(address):
 def test_a_radius_is_refused_by_a_model_with_another_rule(saved, tmp_path, address):
     model = _load.load_model(address, ModelOptions(), _CPU).model
     model.with_rule(Confidence(threshold=0.3)).save(tmp_path / "cr")
-    with pytest.raises(ValueError, match="rule 'confidence' does not take the settings"):
+    with pytest.raises(BadParameter, match="rule confidence takes no radius; it takes threshold"):
         _rule(f"local:{tmp_path / 'cr'}", radius=0.1)
     assert _rule(f"local:{tmp_path / 'cr'}", threshold=0.6) == Confidence(threshold=0.6)
 
 
 def test_cprs_ball_has_the_norm_asked_for_or_the_models(address, tmp_path):
-    assert _rule(address, rule="cpr", norm=NormName.L2).norm == "L2"
+    assert _rule(address, rule="cpr", norm="l2").norm == "L2"
     assert _rule(address, rule="cpr").norm == "Linf"
-    own = _load.load_model(address, ModelOptions(rule="cpr", norm=NormName.L2), _CPU).model
+    own = _load.load_model(address, ModelOptions(rule="cpr", norm="l2"), _CPU).model
     own.save(tmp_path / "l2")
     assert _rule(f"local:{tmp_path / 'l2'}", steps=12).norm == "L2"
 
@@ -70,7 +71,7 @@ def test_eps_and_norm_come_from_the_model_unless_given():
     assert _load.threat_eps(None, _facts(eps=0.1)) == 0.1
     assert _load.threat_norm(ModelOptions(), _facts(norm="L2")) == "L2"
     assert _load.threat_norm(ModelOptions(), _facts()) == "Linf"
-    assert _load.threat_norm(ModelOptions(norm=NormName.Linf), _facts(norm="L2")) == "Linf"
+    assert _load.threat_norm(ModelOptions(norm="linf"), _facts(norm="L2")) == "Linf"
 
 
 def test_no_eps_anywhere_is_a_usage_error():
@@ -130,19 +131,28 @@ def test_calibrating_on_a_folder_takes_another_folder(tmp_path):
     validation = _write_folder(tmp_path / "validation", 102)
     model = SelectiveClassifier(_Bright().eval(), Confidence())
     options = DataOptions(dataset=str(images))
-    with pytest.raises(typer.BadParameter, match="pass --validation with another folder"):
-        _load.calibrated(model, 0.5, options, _facts())
-    options = DataOptions(dataset=str(images), validation=str(validation))
-    _, record = _load.calibrated(model, 0.5, options, _facts())
+    tested = _load.load_images(options, _facts())
+    with pytest.raises(typer.BadParameter, match="pass --validation with other images"):
+        _load.validation_images(options, _facts(), None, tested)
+    held_out = _load.validation_images(options, _facts(), str(validation), tested)
+    _, record = _load.calibrated(model, 0.5, held_out)
     assert record.num_images == 2
     # Shade 102 is 0.4: the network says 4 against 0.
     assert record.after.threshold == pytest.approx(torch.tensor([4.0, 0.0]).softmax(0)[0].item())
 
 
 def test_calibrating_on_a_data_set_takes_its_validation_part(address):
-    loaded = _load.load_model(address, ModelOptions(rule="confidence"), _CPU)
-    _, record = _load.calibrated(loaded.model, 0.01, DataOptions(num=3), loaded.facts)
-    assert record.num_images == 1000
+    facts = _load.load_model(address, ModelOptions(), _CPU).facts
+    tested = _load.load_images(DataOptions(num=3), facts)
+    held_out = _load.validation_images(DataOptions(num=3), facts, None, tested)
+    assert held_out.indices.tolist() == list(range(9000, 10_000))
+
+
+def test_testing_on_calibration_images_is_mentioned(address, capsys):
+    facts = _load.load_model(address, ModelOptions(), _CPU).facts
+    options = DataOptions(indices=[5, 9001])
+    _load.validation_images(options, facts, None, _load.load_images(options, facts))
+    assert "some images of mnist are both calibrated and tested on" in capsys.readouterr().err
 
 
 def test_a_rule_that_rejects_nothing_is_mentioned(address, capsys):

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from cpr_wrap.cli._explain import explain
-from cpr_wrap.cli._pictures import find_pictures, read_pictures
+from cpr_wrap.cli._pictures import pictures_at, read_pictures
 from cpr_wrap.data import load_data
 from cpr_wrap.rules import Confidence, Consistency
 from cpr_wrap.selective import SelectiveClassifier
@@ -39,28 +39,29 @@ def test_explain_on_a_line():
     model = SelectiveClassifier(Line(), Consistency(radius=0.1, steps=2, step_size=0.05))
     x = torch.tensor([[0.2], [0.55]], dtype=torch.float64)
     sure, unsure = explain(model, x)
-    assert (sure.label, sure.predicted, sure.flips_to) == (0, 0, 0)
+    assert (sure.label, sure.predicted) == (0, 0)
     assert sure.score == pytest.approx(2 * (0.3 - 0.1))
-    assert (unsure.label, unsure.predicted, unsure.flips_to) == (-1, 1, 0)
+    assert (unsure.label, unsure.predicted) == (-1, 1)
     assert unsure.score == pytest.approx(-2 * (0.1 - 0.05))
     probability = torch.tensor([-0.05, 0.05]).softmax(0)[1].item()
     assert unsure.sentence() == (
-        f"REJECT\twould be 1 (probability {probability:.3f}), but flips to 0 at T(x), which leads "
-        "there by 0.1"
+        f"REJECT\twould be 1 (probability {probability:.3f}), but the prediction changes to 0 at "
+        "T(x), by 0.1"
     )
-    assert "flips to low at T(x)" in unsure.sentence(["low", "high"])
+    _, named = explain(model, x, ["low", "high"])
+    assert "the prediction changes to low at T(x)" in named.sentence(["low", "high"])
     assert sure.sentence(["low", "high"]).startswith("low\tprobability 0.")
 
 
 def test_explain_a_score():
     model = SelectiveClassifier(Line(), Confidence(threshold=0.9))
     (answer,) = explain(model, torch.tensor([[0.5]], dtype=torch.float64))
-    assert (answer.label, answer.flips_to) == (-1, None)
+    assert answer.label == -1
     assert answer.sentence().endswith("but confidence score 0.5 is below 0.9")
 
 
 def test_files_come_in_order_and_at_the_models_size(digits):
-    files = find_pictures(digits)
+    files = pictures_at(digits)
     assert [file.name for file in files] == ["a.png", "b.jpg", "c.png", "d.gif"]
     facts = ZooModel(network=torch.nn.Identity(), address="x", input_shape=(1, 28, 28))
     batches = list(read_pictures(files, facts, batch_size=3))
@@ -108,11 +109,11 @@ def test_rejections_say_why_and_classes_have_names(saved, digits, type_command, 
     file, label, why = answer.stdout.rstrip("\n").split("\t")
     assert (file, label) == (str(digits / "a.png"), "REJECT")
     assert why.startswith("would be digit-")
-    assert "but flips to digit-" in why
+    assert "but the prediction changes to digit-" in why
     [row] = json.loads(type_command(*words, "--json").stdout)
     assert (row["label"], row["name"], row["rule"]) == (-1, None, "cpr")
     assert row["score"] < 0
-    assert row["flips_to"] != row["predicted"]
+    assert "changes to digit-" in row["why"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 import shutil
 
 import pytest
@@ -10,7 +12,8 @@ import torch
 
 from cpr_wrap.evaluation import load_result
 from cpr_wrap.networks import NETWORKS
-from cpr_wrap.report import compare_table, traditional_table
+from cpr_wrap.report import traditional
+from cpr_wrap.report.ranking import ranking
 
 
 def test_a_true_result_holds(result, type_command):
@@ -30,10 +33,10 @@ def _forge(result, folder):
     return row["index"]
 
 
-def test_what_does_not_hold_is_named_and_exit_code_1(result, type_command, tmp_path):
+def test_what_does_not_hold_is_named_and_exit_code_3(result, type_command, tmp_path):
     index = _forge(result, tmp_path / "forged")
     answer = type_command("verify", "forged")
-    assert answer.exit_code == 1
+    assert answer.exit_code == 3
     assert f"image {index}: clean answer" in answer.stdout
     assert "not hold" in answer.stdout.splitlines()[-1]
     content = json.loads(type_command("verify", "forged", "--json").stdout)
@@ -52,7 +55,7 @@ def test_another_model_is_noticed(result, saved, type_command, tmp_path):
     torch.save(network.state_dict(), tmp_path / "other.pt")
     words = ("--model", "local:other.pt", "--network", "nearest-mean")
     answer = type_command("verify", result, *words)
-    assert answer.exit_code == 1
+    assert answer.exit_code == 3
     assert "the model's weights are not the ones that were evaluated" in answer.stdout
 
 
@@ -65,22 +68,26 @@ def test_what_is_no_result_folder_is_one_line(command, type_command):
     assert "nowhere" in line
 
 
-@pytest.mark.parametrize("layout", ["text", "markdown", "latex", "csv"])
-def test_compare_prints_the_table(layout, result, type_command):
+@pytest.mark.parametrize("layout", ["text", "markdown", "latex"])
+def test_compare_prints_the_tables(layout, result, type_command):
     answer = type_command("compare", result, "--format", layout)
-    assert answer.stdout == compare_table([result], layout) + "\n"
-    answer = type_command("compare", result, "--format", layout, "--full")
-    assert answer.stdout == compare_table([result], layout, full=True) + "\n"
+    assert answer.stdout == ranking([result])[0][0].render(layout) + "\n"
     answer = type_command("compare", result, "--format", layout, "--traditional")
-    assert answer.stdout == traditional_table([result], layout) + "\n"
+    assert answer.stdout == traditional([result]).render(layout) + "\n"
 
 
-def test_compare_writes_a_file_and_json(result, type_command, tmp_path):
-    type_command("compare", result, "--format", "csv", "--out", "table.csv")
-    assert (tmp_path / "table.csv").read_text() == compare_table([result], "csv") + "\n"
-    [row] = json.loads(type_command("compare", result, "--json").stdout)
-    assert row["Method"] == "means"
-    assert load_result(result).total_robust_loss("step:0") in row.values()
+def test_compare_has_the_same_ascii_keys_in_csv_and_json(result, type_command, tmp_path):
+    type_command("compare", result, "--format", "csv", "--loss", "step:0", "--out", "table.csv")
+    with (tmp_path / "table.csv").open() as file:
+        [line] = csv.DictReader(file)
+    [row] = json.loads(type_command("compare", result, "--loss", "step:0", "--json").stdout)
+    assert list(line) == list(row)
+    assert all(key.isascii() for key in row)
+    assert (row["name"], row["group"], row["audit"]) == ("means", 0, "not audited")
+    assert row["step:0"] == load_result(result).total_robust_loss("step:0")
+    assert row["step:0_best"] is False
+    [row] = json.loads(type_command("compare", result, "--full", "--json").stdout)
+    assert {"step:0.2", "ramp:4"} <= set(row)
 
 
 def test_report_writes_one_page(result, type_command, tmp_path):
@@ -101,3 +108,40 @@ def test_report_writes_for_papers_and_for_robustbench(result, type_command):
         "info/mnist/Linf/means.pt",
     ]
     assert torch.load(written[3], weights_only=True).shape == (8, 1, 28, 28)
+
+
+def test_nothing_is_overwritten_silently(result, type_command, tmp_path):
+    shutil.copytree(result, tmp_path / "runs" / "a")
+    for words, file in (
+        (("report", "runs/a", "--out", "r.html"), "r.html"),
+        (("report", "runs/a", "--out", "s.html", "--figure", "f.svg"), "f.svg"),
+        (("merge", "runs/a", "runs/a", "--out", "m"), "m/result.json"),
+    ):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("precious")
+        answer = type_command(*words)
+        assert answer.exit_code == 2, answer.output
+        assert "pass --overwrite" in answer.stderr
+        assert (tmp_path / file).read_text() == "precious"
+        assert type_command(*words, "--overwrite").exit_code == 0
+        assert (tmp_path / file).read_text() != "precious"
+
+
+def test_a_figure_that_nobody_can_draw_leaves_the_report_alone(result, type_command, tmp_path):
+    (tmp_path / "r.html").write_text("precious")
+    words = ("--out", "r.html", "--figure", "x.bmp", "--overwrite")
+    answer = type_command("report", result, *words)
+    assert answer.exit_code == 1
+    assert "bmp" in answer.stderr
+    assert (tmp_path / "r.html").read_text() == "precious"
+
+
+def test_results_are_readable_by_the_group(result):
+    modes = {file.stat().st_mode & 0o777 for file in result.rglob("*") if file.is_file()}
+    assert modes == {0o666 & ~_umask()}
+
+
+def _umask():
+    before = os.umask(0)
+    os.umask(before)
+    return before

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import sys
+import time
 import warnings
+from typing import Annotated
 
 import pytest
 import typer
@@ -18,7 +23,12 @@ def _ending(work, *words):
 
     @app.command()
     @reported
-    def command(*, debug: bool = False) -> None:
+    def command(
+        *,
+        debug: bool = False,
+        as_json: Annotated[bool, typer.Option("--json")] = False,
+        imports: Annotated[list[str] | None, typer.Option("--import")] = None,
+    ) -> None:
         work()
 
     return CliRunner().invoke(app, list(words))
@@ -69,6 +79,64 @@ def test_interrupted_is_130():
     assert (answer.exit_code, answer.stderr) == (130, "stopped\n")
 
 
+def test_sigterm_is_143_and_the_handler_is_put_back():
+    before = signal.getsignal(signal.SIGTERM)
+
+    def work():
+        with resumable("finished work is in runs/x"):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+
+    answer = _ending(work)
+    assert answer.exit_code == 143
+    assert answer.stderr.startswith("stopped; finished work is in runs/x. To go on, run the same")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_torchruns_processes_die_of_sigterm_at_once(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    heard = []
+    _ending(lambda: heard.append(signal.getsignal(signal.SIGTERM)))
+    assert heard == [signal.getsignal(signal.SIGTERM)]
+
+
+@pytest.mark.parametrize(
+    ("error", "content"),
+    [
+        (ValueError("no\neps"), {"error": "no eps", "exit_code": 1}),
+        (KeyboardInterrupt(), {"error": "stopped", "exit_code": 130}),
+    ],
+)
+def test_under_json_an_error_is_json(error, content):
+    answer = _ending(_raising(error), "--json")
+    assert json.loads(answer.stdout) == content
+    assert answer.exit_code == content["exit_code"]
+
+
+def test_modules_are_imported_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imported_first.py").write_text("")
+    seen = []
+    _ending(lambda: seen.append("imported_first" in sys.modules), "--import", "imported_first")
+    assert seen == [True]
+    answer = _ending(lambda: None, "--import", "nowhere_at_all")
+    assert (answer.exit_code, "unknown module 'nowhere_at_all'" in answer.stderr) == (1, True)
+
+
+def test_usage_errors_are_json_too(type_command):
+    answer = type_command("curve", "local:x", "--eps", "many", "--json")
+    assert answer.exit_code == 2
+    content = json.loads(answer.stdout)
+    assert content["exit_code"] == 2
+    assert "expected a number like 0.03 or 8/255, got 'many'" in content["error"]
+    assert json.loads(type_command("list", "rules", "--json").stdout)["rules"]
+
+
+def test_exit_codes_are_told(type_command):
+    text = " ".join(type_command("--help").output.split())
+    assert "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a check failed" in text
+
+
 def test_interrupted_resumable_work_says_how_to_go_on(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/usr/bin/cpr-wrap", "curve", "local:a b", "--num", "3"])
 
@@ -109,6 +177,15 @@ def test_what_all_would_say_is_said_once(monkeypatch, capsys):
         monkeypatch.setenv("RANK", rank)
         mention("hello")
     assert capsys.readouterr().err == "hello\n"
+
+
+def test_command_line_of_torchrun(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["__main__.py", "curve", "local:x"])
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert command_line() == "torchrun --nproc-per-node 2 -m -- cpr_wrap curve local:x"
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    assert command_line().startswith("torchrun --nnodes 3 --nproc-per-node 2 -m -- cpr_wrap")
 
 
 def test_command_line_can_be_typed_again(monkeypatch):

@@ -88,16 +88,16 @@ def test_percent():
         (Confidence(threshold=0.98), "confidence (threshold 0.98)"),
         (
             Consistency(radius=0.1, steps=20, step_size=0.01),
-            "cpr (radius 0.1, steps 20, step size 0.01, norm Linf)",
+            "cpr (Linf radius 0.1, 20 steps of 0.01)",
         ),
         (
             Consistency(radius=0.1, steps=20, step_size=0.01, keep="best"),
-            "cpr (radius 0.1, steps 20, step size 0.01, norm Linf, keep best)",
+            "cpr (Linf radius 0.1, 20 steps of 0.01, keep best)",
         ),
     ],
 )
 def test_describe_rule(rule, text):
-    assert _show.describe_rule(rule) == text
+    assert rule.describe() == text
 
 
 def test_a_list_is_aligned(capsys):

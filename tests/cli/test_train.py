@@ -14,7 +14,7 @@ from PIL import Image
 import cpr_wrap.training
 from cpr_wrap.cli.train import Changes, _changed
 from cpr_wrap.data import load_data
-from cpr_wrap.training import AT, CCAT, RECIPES, TRADES, FastAT, Standard
+from cpr_wrap.training import AT, CCAT, RECIPES, TRADES, FastAT, StandardTraining
 from cpr_wrap.zoo import load
 
 
@@ -157,7 +157,7 @@ def test_a_change_of_method_keeps_what_both_have():
     other = _changed(recipe, Changes(method="ccat"))
     assert isinstance(other.method, CCAT)
     assert other.rule_settings == {}  # a radius is nothing to confidence rejection
-    assert _changed(recipe, Changes(method="standard")).method == Standard()
+    assert _changed(recipe, Changes(method="standard")).method == StandardTraining()
 
 
 def test_a_single_long_step_stays_with_fast_at():

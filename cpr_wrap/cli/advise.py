@@ -1,0 +1,204 @@
+"""`cpr-wrap advise`: which rule, and which radius or threshold, for this network and cost."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cpr_wrap.cli import _show
+from cpr_wrap.cli._load import (
+    load_images,
+    pick_device,
+    threat_eps,
+    threat_norm,
+)
+from cpr_wrap.cli._run import mention, resumable
+from cpr_wrap.cli.options import (
+    Address,
+    BatchSize,
+    Common,
+    DataOptions,
+    Eps,
+    ModelOptions,
+    Seed,
+    fractions,
+    number,
+    option,
+)
+
+if TYPE_CHECKING:
+    from cpr_wrap.data import ImageData
+    from cpr_wrap.evaluation import Advice
+    from cpr_wrap.metrics.losses import LossLike
+    from cpr_wrap.zoo import ZooModel
+
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def seconds(text: str) -> float:
+    """Read a time like `20ms` or `0.5s`.
+
+    Example:
+        >>> seconds("20ms")
+        0.02
+    """
+    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(us|ms|s)", str(text).strip())
+    if found is None:
+        raise typer.BadParameter(f"expected a time like 20ms or 0.5s, got {text!r}")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def read_cost(text: str) -> LossLike:
+    """Read a cost: `step:0.05`, `ramp:2`, a table, or a function `own.py:l` of the distance."""
+    from cpr_wrap._address import resolve
+    from cpr_wrap.metrics.losses import LOSS_KINDS, parse_loss
+
+    kind, colon, name = text.partition(":")
+    if kind in LOSS_KINDS or not colon:
+        return parse_loss(text)
+    module = ".".join(Path(kind).with_suffix("").parts) if kind.endswith(".py") else kind
+    found: LossLike = resolve(f"{module}:{name}")
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdviceOptions:
+    """What to try, and what is allowed.
+
+    Attributes:
+        cost: What a rejection costs.
+        validation: Images to choose on.
+        max_latency: What a prediction may take.
+        max_clean_rejection: Share of clean images that may be rejected.
+        radii: Consistency radii to try.
+        tried_steps: Numbers of steps to try.
+        thresholds: Confidence thresholds to try.
+        budget: The full budget.
+        screening: The first budget.
+        seed: Seed of all random starts.
+        batch_size: Rows in a batch.
+        store: Where finished work is kept.
+        figure: File for the picture.
+        table: File for the table.
+    """
+
+    cost: Annotated[
+        str,
+        typer.Option(help="step:ALPHA, ramp:T, table:A=LOSS,… or own.py:function."),
+    ] = "step:0.05"
+    validation: Annotated[
+        str | None,
+        option("Images to choose on; by default the validation part of the data set."),
+    ] = None
+    max_latency: Annotated[
+        float | None,
+        option("Longest time of a prediction, e.g. 20ms.", parser=seconds, metavar="TIME"),
+    ] = None
+    max_clean_rejection: Annotated[
+        float | None, number("Largest share of clean images rejected, e.g. 0.02.")
+    ] = None
+    radii: Annotated[str | None, option("Radii to try, e.g. 0.05,0.1 or 1/255,2/255.")] = None
+    tried_steps: Annotated[str | None, option("Steps of cpr to try, e.g. 5,20.", "--try-steps")] = (
+        None
+    )
+    thresholds: Annotated[str | None, option("Thresholds of confidence to try.")] = None
+    budget: Annotated[str, typer.Option(help="Attacks on whoever may still win.")] = "standard"
+    screening: Annotated[str, typer.Option(help="Attacks on every candidate.")] = "quick"
+    seed: Seed = 0
+    batch_size: BatchSize = None
+    store: Annotated[
+        Path | None, option("Keep finished work here, to go on from after a stop.")
+    ] = None
+    figure: Annotated[Path | None, option("Write the picture: .svg, .png or .pdf.")] = None
+    table: Annotated[Path | None, option("Write the table as Markdown.")] = None
+
+
+def advise(
+    address: Address,
+    *,
+    eps: Eps = None,
+    model: ModelOptions,
+    data: DataOptions,
+    advice: AdviceOptions,
+    common: Common,
+) -> None:
+    """Find the rule and setting that lose least on a network, for your cost of rejection.
+
+    Chosen on validation images, reported on others. Without --rule the model's own rule is one of
+    the candidates; --rule and its settings put another one in its place.
+
+    Example: cpr-wrap advise bundled:mnist-compact-at --eps 0.3 --cost ramp:2 --num 60
+    --max-clean-rejection 0.05
+    """
+    from cpr_wrap.cli._load import load_model
+    from cpr_wrap.evaluation import advise as advise_on
+
+    cost = read_cost(advice.cost)
+    loaded = load_model(address, model, pick_device(common.device))
+    images, validation = _both(data, loaded.facts, advice.validation)
+    settings: dict[str, Any] = {}
+    if advice.radii is not None:
+        settings["radii"] = fractions(advice.radii)
+    if advice.tried_steps is not None:
+        settings["steps"] = [int(part) for part in fractions(advice.tried_steps)]
+    if advice.thresholds is not None:
+        settings["thresholds"] = fractions(advice.thresholds)
+    kept = "nothing is kept without --store" if advice.store is None else f"see {advice.store}"
+    with resumable(kept):
+        found = advise_on(
+            loaded.model,
+            images.images,
+            images.labels,
+            threat_eps(eps, loaded.facts),
+            cost,
+            validation=None if validation is None else (validation.images, validation.labels),
+            budget=advice.budget,
+            screening=advice.screening,
+            norm=threat_norm(model, loaded.facts),
+            max_latency=advice.max_latency,
+            max_clean_rejection=advice.max_clean_rejection,
+            seed=advice.seed,
+            batch_size=advice.batch_size,
+            store=advice.store,
+            progress=mention,
+            **settings,
+        )
+    _show_advice(found, advice, common)
+
+
+def _both(
+    data: DataOptions, facts: ZooModel, validation: str | None
+) -> tuple[ImageData, ImageData | None]:
+    """Images to report on, and others to choose on; None where every second one is taken."""
+    from cpr_wrap.data import DATASETS
+
+    images = load_images(data, facts)
+    if validation is None and (data.dataset or facts.dataset) not in DATASETS:
+        return images, None
+    chosen = replace(data, dataset=validation or data.dataset)
+    return images, load_images(chosen, facts, "validation")
+
+
+def _show_advice(found: Advice, options: AdviceOptions, common: Common) -> None:
+    from cpr_wrap.report.advice import advice_figure, advice_table
+    from cpr_wrap.report.plots import write_figure
+
+    table = advice_table(found)
+    if options.table is not None:
+        options.table.parent.mkdir(parents=True, exist_ok=True)
+        options.table.write_text(table.render("markdown") + "\n")
+    if options.figure is not None:
+        write_figure(advice_figure(found), options.figure)
+    if common.as_json:
+        head = {"advice": str(found), "cost": found.cost.name, "eps": found.eps}
+        _show.print_json(head | {"notes": found.notes, "candidates": found.rows()})
+        return
+    typer.echo(f"{table.render('text')}\n\n{found}")
+    if found.gain is not None:
+        typer.echo(f"no rejection at all would lose {found.gain} more there")
+    for note in found.notes:
+        typer.echo(f"note: {note}")

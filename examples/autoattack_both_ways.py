@@ -15,13 +15,13 @@ from torch import Tensor
 from cpr_wrap import REJECT, CPRWrapper, SelectiveClassifier, load_data, load_network
 from cpr_wrap.attacks.autoattack import AdaptiveAutoAttack, AutoAttackOnBase
 from cpr_wrap.evaluation import robustness_curve
-from cpr_wrap.geometry import ball
+from cpr_wrap.geometry import threat
 from cpr_wrap.meter import count_passes
 
 
 def judge(model: SelectiveClassifier, points: Tensor, x: Tensor, y: Tensor, eps: float) -> str:
     # An attack only proposes: its points are put back into the ball, and the model is asked.
-    points = ball("Linf").project(points, x, eps)
+    points = threat("Linf").project(points, x, eps)
     selection = model(points)
     wrong = selection.predicted != y
     through = (selection.labels != REJECT) & wrong

@@ -1,6 +1,6 @@
 """How good the evaluation engine is, in five figures, on the bundled model.
 
-Run `python examples/benchmark_engine.py` on an idle machine: a few minutes on two cores. Figures
+Run `python -m examples.benchmark.engine` on an idle machine: a few minutes on two cores. Figures
 are ratios of things measured in the same run, or counts. `--paper` adds a comparison that takes
 long, and goes on where it was stopped.
 """
@@ -19,17 +19,12 @@ import torch
 from cpr_wrap import load, load_data
 from cpr_wrap.data import ImageData
 from cpr_wrap.evaluation import robustness_curve
-from cpr_wrap.evaluation.benchmark import (
-    Comparison,
-    compare_naive,
-    compare_paper,
-    measure,
-    measure_growth,
-)
-from cpr_wrap.evaluation.naive import NaiveLoop
-from cpr_wrap.evaluation.published import published_passes
+from cpr_wrap.evaluation.benchmark import measure
 from cpr_wrap.meter import Passes
 from cpr_wrap.selective import SelectiveClassifier
+from examples.benchmark.compare import Comparison, compare_naive, compare_paper, measure_growth
+from examples.benchmark.naive import NaiveLoop
+from examples.benchmark.published import published_passes
 
 ADDRESS, EPS = "bundled:mnist-compact-at", 0.3
 RULE = {"rule": "cpr", "radius": 0.1, "steps": 20, "step_size": 0.01}
@@ -56,7 +51,7 @@ def engine(model: SelectiveClassifier, data: ImageData, batch_size: int) -> Iter
         met=found.efficiency >= 0.85,
         measured=f"{found.cpu_efficiency:.3f} in processor time; standard, {found.images} images, "
         f"wall {found.seconds:.1f} s, processor {found.cpu_seconds:.1f} s; bare forward "
-        f"{1e6 * found.forward:.0f} us, input gradient {1e6 * found.backward:.0f} us an image, "
+        f"{1e6 * found.forward:.0f} us, input gradient {1e6 * found.backward:.0f} us per image, "
         f"medians of {found.samples} samples between the stages",
     )
     published = sum(published_passes(model.rule.steps).values(), Passes())
@@ -64,11 +59,11 @@ def engine(model: SelectiveClassifier, data: ImageData, batch_size: int) -> Iter
         model, data.images, data.labels, EPS, budget="quick", batch_size=batch_size
     )
     for budget, passes, most in (
-        ("quick", quick.details["passes_total"]["per_image"], 1_000),
+        ("quick", quick.passes_per_image, 1_000),
         ("standard", found.passes_per_image, 10_000),
     ):
         yield Figure(
-            name=f"2 passes an image, {budget}",
+            name=f"2 passes per image, {budget}",
             value=passes,
             target=f"at most {most:,}",
             met=passes <= most,
@@ -82,7 +77,7 @@ def engine(model: SelectiveClassifier, data: ImageData, batch_size: int) -> Iter
         target="at most 1.10",
         met=found.prediction_ratio <= 1.10,
         measured=f"{found.cpu_prediction_ratio:.3f} in processor time; m = {model.rule.steps}, "
-        f"{1e3 * found.prediction:.2f} ms an image",
+        f"{1e3 * found.prediction:.2f} ms per image",
     )
 
 
@@ -121,7 +116,7 @@ def naive(model: SelectiveClassifier, data: ImageData, loop: NaiveLoop) -> Itera
         met=ratio >= 10 and found.no_fewer,
         measured=f"{found.cpu_seconds[1] / found.cpu_seconds[0]:.1f} in processor time; "
         f"{found.seconds[1]:.1f} s and {found.seconds[0]:.1f} s, {found.images} images, ten "
-        f"alphas, every target; the loop: {loop.iterations} iterations, 1 + {loop.random_starts} "
+        f"alphas, every target; the loop: {loop.steps} steps, 1 + {loop.random_starts} "
         f"starts, one step size, {_errors(found)}",
     )
 
@@ -134,7 +129,7 @@ def paper(model: SelectiveClassifier, data: ImageData, store: Path) -> Iterator[
         value=min(*differences, found.outer[0] - found.outer[1]),
         target="at least 0",
         met=found.no_fewer,
-        measured=f"{found.images} images; the protocol: 20 iterations, 1 + 1 starts, three step "
+        measured=f"{found.images} images; the protocol: 20 steps, 1 + 1 starts, three step "
         f"sizes; {_errors(found)}",
     )
 
@@ -142,7 +137,7 @@ def paper(model: SelectiveClassifier, data: ImageData, store: Path) -> Iterator[
 def _errors(found: Comparison) -> str:
     return (
         f"errors at {', '.join(f'{alpha:g}' for alpha in found.alphas)}: standard {found.ours}, "
-        f"it {found.theirs}; outer alone {found.outer[0]} and {found.outer[1]}; passes an image "
+        f"it {found.theirs}; outer alone {found.outer[0]} and {found.outer[1]}; passes per image "
         f"{found.passes_per_image[0]:,.0f} and {found.passes_per_image[1]:,.0f}"
     )
 
@@ -176,7 +171,7 @@ def figures(chosen: argparse.Namespace) -> Iterator[Figure]:
     if "growth" in parts:
         yield from growth(model, data, chosen.batch_size)
     if "naive" in parts:
-        loop = NaiveLoop(iterations=chosen.naive_iterations, random_starts=chosen.naive_starts)
+        loop = NaiveLoop(steps=chosen.naive_iterations, random_starts=chosen.naive_starts)
         yield from naive(model, load_data("mnist", "robust", num=chosen.naive_num), loop)
     if chosen.paper:
         yield from paper(model, load_data("mnist", "robust", num=chosen.paper_num), chosen.store)

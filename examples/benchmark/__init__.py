@@ -1,0 +1,1 @@
+"""Yardsticks for the library itself, not needed to use it."""

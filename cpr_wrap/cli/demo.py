@@ -222,4 +222,5 @@ def _conclude(names: Sequence[str], curves: Sequence[RobustnessCurve]) -> None:
     )
     typer.echo(Table(columns=columns, rows=rows).render("text") + "\n")
     runs = [Run.of(curve, name) for curve, name in zip(curves, names, strict=True)]
-    typer.echo(f"\n{ranking(runs)[0][0].render('text')}\n")
+    typer.echo("Total robust loss: mistakes cost 1, rejections what the loss says.\n")
+    typer.echo(f"{ranking(runs)[0][0].render('text')}\n")

@@ -64,7 +64,7 @@ def result(saved, tmp_path_factory):
     """A result folder of a real, small evaluation."""
     out = tmp_path_factory.mktemp("runs") / "small"
     words = ["curve", f"local:{saved}", "--num", "8", "--budget", "quick", "--rule", "confidence"]
-    words += ["--threshold", "0.2", "--eps", "0.05", "--out", str(out), "--name", "means"]
+    words += ["--threshold", "0.8", "--eps", "0.05", "--out", str(out), "--name", "means"]
     before = sys.argv
     sys.argv = ["cpr-wrap", *words]
     try:

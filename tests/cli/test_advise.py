@@ -24,7 +24,8 @@ def advised(type_command, saved):
 def test_it_prints_a_table_and_writes_both_files(advised, tmp_path):
     answer = advised("--cost", "ramp:2", "--figure", "a/b.svg", "--table", "a/b.md", "--store", "s")
     assert answer.exit_code == 0, answer.output
-    assert "rejection costs ramp:2 and a mistake 1; Linf eps 0.05, budget quick" in answer.stdout
+    told = " ".join(answer.stdout.split())
+    assert "rejection costs ramp:2 and a mistake 1; Linf eps 0.05, budget quick" in told
     for rule in ("none (accepts everything)", "cpr (Linf radius 0.01", "confidence (threshold 0.2"):
         assert rule in answer.stdout
     assert "screening 1 of 4: none" in answer.stderr

@@ -80,6 +80,8 @@ _CHEAPER = {
     "attack": ("--num", "2", "--iterations", "2"),
     "train": ("--epochs", "1", "--images", "few.npz", "--validation", "few.npz"),
     "bench": ("--num", "2"),
+    "certify": ("--num", "2"),
+    "sweep": ("--num", "2"),
 }
 
 

@@ -12,7 +12,7 @@ from cpr_wrap.evaluation import load_result
 
 
 def curve_words(saved, *more):
-    words = ["curve", f"local:{saved}", "--num", "8", "--rule", "confidence", "--threshold", "0.2"]
+    words = ["curve", f"local:{saved}", "--num", "8", "--rule", "confidence", "--threshold", "0.8"]
     return [*words, *more]
 
 

@@ -377,8 +377,9 @@ def test_kill_9_in_a_long_stage_loses_no_more_than_its_last_tick(tmp_path, monke
     assert len(list((tmp_path / "store").rglob("*.partial"))) == 1
     resumed = slow_curve(tmp_path / "store", log)
     repeated = log.stat().st_size - calls
-    # A rerun asks about probe images and known points again; and the last tick is lost.
-    assert repeated <= 40
+    # Any rerun asks about probe images and known points again; beside that, the last tick is lost.
+    slow_curve(tmp_path / "store", tmp_path / "replayed")
+    assert repeated <= 2 * (tmp_path / "replayed").stat().st_size + 8
     assert resumed.records == whole.records
     assert resumed.origins == whole.origins
     assert resumed.passes_per_image == whole.passes_per_image

@@ -18,7 +18,7 @@ from cpr_wrap.engine.stages import run_stage
 from cpr_wrap.evaluation import robustness_curve, verify_curve
 from cpr_wrap.meter import count_passes
 from cpr_wrap.objective import Goal, confident_mistake, lost_margin, low_confidence, objective
-from cpr_wrap.rules import AcceptAll, Confidence
+from cpr_wrap.rules import AcceptAll, Confidence, Consistency
 from cpr_wrap.rules.cpr import consistent_mistake, disagreement
 from cpr_wrap.selective import SelectiveClassifier
 from tests.evaluation.test_curve import make
@@ -108,10 +108,11 @@ def test_selection_by_loss_proposes_one_point_an_image():
 
 
 def test_smallest_radius_search_closes_in_on_the_boundary():
-    model = SelectiveClassifier(Line(), AcceptAll())
+    # Points beyond eps touch the network's boundary alone, so that no image is settled by one.
+    model = SelectiveClassifier(Line(), Consistency(radius=0.38, steps=1))
     x = torch.tensor([[0.2], [0.45], [0.71]], dtype=torch.float64)
     y = torch.tensor([0, 0, 1])
-    block = block_of(model, x, y, eps=0.4)
+    block = block_of(model, x, y, eps=0.02)
     attack = Attack(
         objective=lost_margin, goal=Goal.MISTAKE, steps=20, step=0.3, momentum=0.0, rounds=1
     )

@@ -81,11 +81,25 @@ _CHEAPER = {
     "train": ("--epochs", "1", "--images", "few.npz", "--validation", "few.npz"),
     "bench": ("--num", "2"),
     "certify": ("--num", "2"),
+    "advise": (
+        *("--num", "2", "--budget", "quick", "--radii", "0.1", "--try-steps", "2"),
+        *("--thresholds", "0.6"),
+    ),
     "sweep": ("--num", "2"),
 }
 
 
-@pytest.mark.parametrize("name", [name for name in _COMMANDS if name != "demo"])  # test_demo.py
+_LONG = ("advise", "bench")  # shorter ones are in test_advise.py and test_bench.py
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in _LONG))
+        for name in _COMMANDS
+        if name != "demo"  # test_demo.py
+    ],
+)
 def test_the_example_runs(name, type_command, result, tmp_path):
     import numpy as np
     from PIL import Image

@@ -83,8 +83,23 @@ def _inner(objective: Objective, steps: int, rounds: int) -> Attack:
     )
 
 
-_DONORS = DonorStarts(near=20, forms=("projected", "corner", "pushed"), keep=10, distinct=False)
 _PATH_DONORS = DonorStarts(keep=1)
+
+
+def _fewer(rule: RejectionRule, count: int) -> int:
+    """So many restarts against a rule whose verdict is one forward, fewer where it costs more."""
+    return max(1, round(count / rule.cost.total))
+
+
+def _donors(rule: RejectionRule, near: int = 20, keep: int = 10, offset: int = 0) -> DonorStarts:
+    """Restarts from many donors of any class, for rules that look at z alone."""
+    return DonorStarts(
+        near=near,
+        offset=offset,
+        forms=("projected", "corner", "pushed"),
+        keep=_fewer(rule, keep),
+        distinct=False,
+    )
 
 
 _EXACT: dict[str, Any] = {
@@ -121,8 +136,8 @@ def climb(rule: RejectionRule, tag: str, **changes: Any) -> Attack:
         step=1 / 4,
         shrink=0.02,
         momentum=_MOMENTUM,
-        targets=MOST_TARGETS,
-        starts=_DONORS,
+        targets=_fewer(rule, MOST_TARGETS),
+        starts=_donors(rule),
         gradient="alternating",
         remember=True,
         tag=tag,
@@ -131,8 +146,8 @@ def climb(rule: RejectionRule, tag: str, **changes: Any) -> Attack:
         attack = replace(
             attack,
             steps=50,
-            step=1 / 4,
             shrink=0.05,
+            targets=MOST_TARGETS,
             starts=_PATH_DONORS,
             stand_in=False,
             aimed=True,
@@ -163,8 +178,7 @@ class Quick:
             # Deep networks without adversarial training fall to exact gradients first.
             plan.append(climb(rule, "-exact", starts=(0,), **_EXACT))
         else:
-            few = replace(_DONORS, near=4, keep=4)
-            plan.append(climb(rule, "-quick", starts=few, steps=40))
+            plan.append(climb(rule, "-quick", starts=_donors(rule, near=4, keep=4), steps=40))
         if rule.can_reject:
             plan.append(Halving(goal=INNER, rounds=3))
             rounds = 3 if _has_path(rule) else 5
@@ -191,7 +205,7 @@ def _round(rule: RejectionRule, number: int) -> list[Attack]:
             _again(rule, f"-again{tag}", steps=30, step=step, refresh=1, strength=strength),
         ]
     kind = ("alternating", "exact", "smoothed")[number % 3]
-    donors = replace(_DONORS, offset=20 * number)
+    donors = _donors(rule, offset=20 * number)
     return [
         climb(rule, f"-donors{tag}", starts=donors, step=2 * step, gradient=kind),
         climb(rule, f"-random{tag}", step=2 * step, **random),
@@ -212,7 +226,7 @@ def unused_restarts(rule: RejectionRule, number: int = 0) -> list[Attack]:
         random = {"targets": 1, "starts": (101 + number,)}
     else:
         changes["gradient"] = "smoothed"
-        donors = replace(_DONORS, near=15, offset=5 * number)
+        donors = _donors(rule, near=15, offset=5 * number)
         random = {"starts": (101 + number,)}
     return [
         climb(rule, f"-audit{number}", starts=donors, **changes),
@@ -249,7 +263,7 @@ class Standard:
                 climb(rule, "-donors-2", starts=DonorStarts(keep=1, skip=1)),
                 _again(rule, "-coarse", steps=40, step=1 / 4, refresh=1),
             ]
-        further = [replace(_DONORS, offset=20 * number) for number in (1, 2)]
+        further = [_donors(rule, offset=20 * number) for number in (1, 2)]
         return [
             climb(rule, "-donors"),
             climb(rule, "-random", starts=(1,)),

@@ -4,7 +4,7 @@
 
 The first rows are on the first MNIST test images, on which an attack written outside the project
 was measured; they were looked at before, and no choice was made on them. Seeds and pools are on
-images 1000 and later. `--table NAME` prints a table of docs/explanation/evaluation-protocol.md.
+images 1000 and later. `--table NAME` prints a table of docs/evaluation-protocol.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Results with all points go to the working folder, whose store resumes a cell that was stopped.
 Records without points are published in examples/results/study, from which examples/study/page.py
-makes docs/explanation/study.md. `--only` runs the cells whose stage/name contains a text.
+makes docs/study.md. `--only` runs the cells whose stage/name contains a text.
 """
 
 from __future__ import annotations

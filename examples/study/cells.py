@@ -21,7 +21,7 @@ from examples.study import paper
 from examples.study.before import Before
 
 CPR = {"rule": "cpr", "radius": paper.RADIUS, "steps": paper.STEPS, "step_size": paper.STEP_SIZE}
-VARIANT = {**CPR, "verdict": "any", "smooth": True}
+VARIANT = {**CPR, "smooth": True}
 SMALL_CPR = {
     "rule": "cpr",
     "radius": paper.CIFAR10_RADIUS,

@@ -261,7 +261,7 @@ class Standard:
                 _again(rule, "-again", steps=40),
                 _again(rule, "-fine", steps=30, step=1 / 16, refresh=1),
                 climb(rule, "-donors-2", starts=DonorStarts(keep=1, skip=1)),
-                _again(rule, "-coarse", steps=40, step=1 / 4, refresh=1),
+                _again(rule, "-coarse", steps=20, step=1 / 4, refresh=1),
             ]
         further = [_donors(rule, offset=20 * number) for number in (1, 2)]
         return [

@@ -19,7 +19,7 @@ from tabulate import tabulate
 from cpr_wrap import SelectiveClassifier, load_data, load_network, robustness_curve
 from cpr_wrap.rules import Consistency
 
-FIRST, NETWORK, BUDGETS = 1000, "mnist-compact-at", (0.4, 0.3)
+FIRST, NETWORK, BUDGETS = 1000, "mnist-compact-at", (0.4,)
 RADIUS = {"radius": 0.1}
 VARIANTS: dict[str, dict[str, Any]] = {
     "Algorithm 1": {"steps": 20, "step_size": 0.01},

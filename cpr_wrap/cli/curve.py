@@ -361,6 +361,7 @@ def _about(task: _Task, name: str, common: Common) -> About:
 
 def _print(found: RobustnessCurve, folder: Path, common: Common) -> None:
     from cpr_wrap.evaluation.result import read_json
+    from cpr_wrap.metrics.plausibility import implied
 
     if common.as_json:
         _show.print_json(read_json(folder) | {"folder": folder})
@@ -370,6 +371,8 @@ def _print(found: RobustnessCurve, folder: Path, common: Common) -> None:
     typer.echo(_show.cost_sentence(found))
     if found.effort is not None:
         typer.echo(found.effort.describe())
+    if said := implied(found):
+        typer.echo(said)
     if found.certificate is not None:
         typer.echo(_show.certificate_sentence(found.certificate))
     if found.checks is not None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cpr_wrap import __version__, _text
 from cpr_wrap._files import write_atomically
+from cpr_wrap.metrics.plausibility import implied
 from cpr_wrap.report import charts, tables
 from cpr_wrap.report.gallery import Gallery, make_gallery
 from cpr_wrap.report.ranking import ranking
@@ -70,7 +71,9 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(charts=charts, tables=tables, ranking=ranking, pictures=pictures)
+    environment.globals.update(
+        charts=charts, tables=tables, ranking=ranking, pictures=pictures, implied=implied
+    )
     environment.filters.update(
         percent=_text.percent, count=_text.count_text, eps=_text.eps_text, listed=flattened
     )

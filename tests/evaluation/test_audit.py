@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
+from cpr_wrap import load, load_data
 from cpr_wrap.attacks.adaptive import Attack
 from cpr_wrap.attacks.donors import Donors
 from cpr_wrap.attacks.ensemble import Quick
@@ -18,6 +19,7 @@ from cpr_wrap.evaluation.planted import _search as search
 from cpr_wrap.objective import Goal
 from cpr_wrap.rules import AcceptAll, Confidence, Consistency
 from cpr_wrap.selective import SelectiveClassifier
+from examples.study.before import Before
 from tests.evaluation.test_curve import make
 from tests.evaluation.test_results import tampered
 from tests.toys import Curved
@@ -248,3 +250,40 @@ def test_planted_inputs_are_missed_where_gradients_mislead():
         answer = plant(honest, x, y, 0.15, norm="Linf")
     assert answer.planted >= 3
     assert answer.found < 0.95 * answer.planted
+
+
+@dataclass(frozen=True)
+class Without:
+    """`quick` with one ingredient taken away."""
+
+    ingredient: str
+    name: str = "without"
+
+    def stages(self, rule, eps):
+        stages = [s for s in Quick().stages(rule, eps) if getattr(s, "sample", 1) == 1]
+        changes = {"smoothing": {"gradient": "exact"}, "donors": {"starts": (0,)}}
+        return tuple(
+            replace(s, **changes[self.ingredient])
+            if isinstance(s, Attack) and s.goal is Goal.ACCEPTED_MISTAKE
+            else s
+            for s in stages
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [Before(), Without("smoothing"), Without("donors")], ids=str)
+def test_an_audit_fails_the_former_standard_and_plans_that_lack_an_ingredient(budget):
+    model = load("bundled:mnist-compact-at", rule="cpr", radius=0.1, steps=20, step_size=0.01)
+    data = load_data("mnist", "robust", start=700, num=8)
+    curve = robustness_curve(
+        model, data.images, data.labels, 0.4, budget=budget, indices=data.indices
+    )
+    left = AUDIT._Few(model, data.images, data.labels, torch.arange(8), 0.4, curve, 0)
+    left = left.take((~curve.records.outer_broken).nonzero().flatten())
+    assert len(left.x) >= 4  # else there is nothing to find
+    fresh = AUDIT._fresh_donors(model, data.images, data.labels)
+    restarts = AUDIT.unused_restarts(model.rule)
+    check = AUDIT._nothing_new(left, AUDIT._RESTARTS, restarts, fresh)
+    assert check.passed is False, check.detail
+    gradients = AUDIT._gradients(model, left.x, curve)
+    assert gradients.passed is (budget == Without("donors"))

@@ -58,7 +58,12 @@ def _append_commands(app: Sphinx, docname: str, source: list[str]) -> None:
     command = typer.main.get_command(command_line)
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="cpr-wrap")
     text = text[text.index("**Usage**") :]  # the page has a title and an introduction
-    source[0] += re.sub(r"^Example: (.+)$", r"Example: `\1`", text, flags=re.MULTILINE)
+    text = re.sub(r"^Example: (.+)$", r"Example: `\1`", text, flags=re.MULTILINE)
+    start, end = text.index("**Commands**"), text.index("## ")  # typer cuts the sentences off
+    source[0] += text[:start] + "**Commands**:\n\n"
+    for name, one in command.commands.items():
+        source[0] += f"- [`{name}`](#cpr-wrap-{name}): {one.help.splitlines()[0]}\n"
+    source[0] += "\n" + text[end:]
 
 
 def _has_a_page_of_its_own(

@@ -24,7 +24,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
 ]
-exclude_patterns = ["study/**", "_static", "_templates"]
+exclude_patterns = ["_static", "_templates"]
 templates_path = ["_templates"]
 
 # Pages are Markdown. Links to headings are checked as far as three levels down.

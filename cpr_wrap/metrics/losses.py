@@ -51,7 +51,7 @@ class StepLoss:
 
     @property
     def name(self) -> str:
-        """`step:` and alpha0."""
+        """The text that `parse_loss` reads, for example step:0.05."""
         return f"step:{_short(self.alpha0)}"
 
     def __call__(self, radius: Tensor, eps: float) -> Tensor:
@@ -75,7 +75,7 @@ class RampLoss:
 
     @property
     def name(self) -> str:
-        """`ramp:` and t."""
+        """The text that `parse_loss` reads, for example ramp:2."""
         return f"ramp:{_short(self.t)}"
 
     def __call__(self, radius: Tensor, eps: float) -> Tensor:
@@ -113,7 +113,7 @@ class TableLoss:
 
     @property
     def name(self) -> str:
-        """`table:` or `prices:` and the points."""
+        """The text that `parse_loss` reads: table or prices, and the points."""
         kind = "table" if self.between == "linear" else "prices"
         return f"{kind}:" + ",".join(f"{_short(a)}={_short(loss)}" for a, loss in self.points)
 

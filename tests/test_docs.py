@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from examples import tables
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = sorted(
@@ -221,3 +223,14 @@ def test_paste_puts_text_between_its_markers(tmp_path, monkeypatch):
     assert page.read_text() == ("above\n<!-- a: begin, by x -->\nnewer\n<!-- a: end -->\nbelow\n")
     with pytest.raises(LookupError, match=r"has no markers <!-- b: begin"):
         paste("b", "", page)
+
+
+@pytest.mark.parametrize("name", tables.PAGES)
+def test_measured_tables_are_those_of_the_results(name):
+    text = (ROOT / "docs" / name).read_text()
+    assert tables.filled(text) == text
+
+
+def test_every_measured_table_has_its_place():
+    pages = "".join((ROOT / "docs" / name).read_text() for name in tables.PAGES)
+    assert {name for _, name, _, _ in tables._BLOCK.findall(pages)} == set(tables.TABLES)

@@ -4,7 +4,7 @@
 
 Every ingredient is run on fresh blocks of MNIST's test images 1000 and later, or CIFAR-10's. The
 broken images and the passes go into one JSON file per cell; a greedy choice by new errors per pass
-is printed. `--table` prints the table of docs/evaluation-protocol.md from those files.
+is printed. examples/tables.py makes the table of docs/evaluation-protocol.md of those files.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tabulate import tabulate
 
 from cpr_wrap import load, load_data
 from cpr_wrap.attacks.adaptive import Attack, Stage
@@ -168,6 +169,7 @@ def measure(cell: Cell, count: int, first: int = FIRST) -> dict[str, Any]:
     """Run every ingredient alone on `count` images."""
     data = load_data(cell.dataset, "test", start=first, num=count)
     model = cell.model()
+    model.base.to(memory_format=torch.channels_last)
     pool = donor_pool(cell.dataset, 200)
     donors = None if pool is None else Donors(pool.images, pool.labels, cell.dataset)
     rows = []
@@ -189,7 +191,8 @@ def measure(cell: Cell, count: int, first: int = FIRST) -> dict[str, Any]:
         broken = block.index[block.found[Goal.ACCEPTED_MISTAKE].known].tolist()
         rows.append({"name": name, "passes": passes.total / count, "broken": broken})
         print(f"  {name:36s} {len(broken):3d} of {count}  {passes.total / count:7.0f}", flush=True)
-    return {"cell": cell.name, "images": count, "first": first, "rows": rows}
+    kind = "path" if model.rule.outer[-1].path else "point"
+    return {"cell": cell.name, "kind": kind, "images": count, "first": first, "rows": rows}
 
 
 def greedy(rows: list[dict[str, Any]]) -> list[tuple[str, int, float]]:
@@ -206,6 +209,24 @@ def greedy(rows: list[dict[str, Any]]) -> list[tuple[str, int, float]]:
         order.append((best["name"], len(found), best["passes"]))
         left.remove(best)
     return order
+
+
+def table(out: Path) -> str:
+    """What each ingredient breaks alone, as a Markdown table: one row each, one column per cell."""
+    found = [json.loads(file.read_text()) for file in sorted(out.glob("*.json"))]
+    parts = []
+    for kind in ("path", "point"):
+        here = [f for f in found if f["kind"] == kind]
+        names = list(dict.fromkeys(row["name"] for f in here for row in f["rows"]))
+        titles = ["ingredient", *(f"{f['cell']}, n = {f['images']}" for f in here)]
+        rows = []
+        for name in names:
+            cells = [next((r for r in f["rows"] if r["name"] == name), None) for f in here]
+            text = ["–" if r is None else f"{len(r['broken'])} ({r['passes']:.0f})" for r in cells]
+            rows.append([name, *text])
+        if here:
+            parts.append(str(tabulate(rows, headers=titles, tablefmt="github")))
+    return "\n\n".join(parts)
 
 
 def main() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -51,13 +53,7 @@ def record(network: nn.Module, box: Box, margin: float) -> list[Entry]:
     Returns:
         An entry for each layer in the order of computation, the input first, the outputs last.
     """
-    try:
-        graph = fx.symbolic_trace(network)
-    except Exception as error:
-        raise UnsupportedLayerError(
-            f"no bounds for {type(network).__name__}: torch.fx cannot read its forward ({error})"
-        ) from error
-    reader = _Reader(graph, margin)
+    reader = _Reader(*_traced(network), margin)
     try:
         last = reader.run(Entry(None, (), box))
     except UnsupportedLayerError as error:
@@ -68,11 +64,40 @@ def record(network: nn.Module, box: Box, margin: float) -> list[Entry]:
     return reader.entries
 
 
+_TRACES: WeakKeyDictionary[nn.Module, tuple[Any, nn.Module, fx.Graph]] = WeakKeyDictionary()
+
+
+def _traced(network: nn.Module) -> tuple[nn.Module, fx.Graph]:
+    """A network's graph, and a shell to run it on: layers and weights are read when it runs.
+
+    Tracing writes constants to the module that it is given, so it is given a shallow copy.
+    """
+    # What a forward may branch on or read as a number; the rest is looked up when it runs.
+    plain = (bool, int, float, str, tuple)
+    seen = [
+        (module, [v if isinstance(v, plain) else id(v) for v in vars(module).values()])
+        for module in network.modules()
+    ][1:]
+    own = [v if isinstance(v, plain) else id(v) for v in vars(network).values()]
+    known = _TRACES.get(network)
+    if known is None or known[0] != [own, *seen]:
+        shell = copy(network)
+        try:
+            graph = fx.Tracer().trace(shell)
+        except Exception as error:
+            raise UnsupportedLayerError(
+                f"no bounds for {type(network).__name__}: torch.fx cannot read its forward "
+                f"({error})"
+            ) from error
+        known = _TRACES[network] = [own, *seen], shell, graph
+    return known[1:]
+
+
 class _Reader(fx.Interpreter):
     """Runs the traced network on entries in place of tensors."""
 
-    def __init__(self, graph: fx.GraphModule, margin: float) -> None:
-        super().__init__(graph)
+    def __init__(self, network: nn.Module, graph: fx.Graph, margin: float) -> None:
+        super().__init__(network, graph=graph)
         self.margin = margin
         self.entries: list[Entry] = []
 

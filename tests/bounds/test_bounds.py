@@ -256,6 +256,37 @@ def test_gradients_reach_the_input() -> None:
     torch.testing.assert_close(gradient[:, 0, 3, 4], rise, atol=1e-5, rtol=1e-4)
 
 
+class Scaled(nn.Module):
+    """A number, a tensor and a layer that may be exchanged between two calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor, self.shift, self.head = 1.0, torch.tensor(0.0), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head((x * self.factor + self.shift - torch.tensor(0.5)).flatten(1))
+
+
+def test_a_network_is_read_again_when_it_changed_and_is_left_as_it_was() -> None:
+    torch.manual_seed(0)
+    network, x, y = Scaled().eval(), torch.rand(1, 1, 2, 2), torch.tensor([0])
+    names = set(vars(network))
+    network.requires_grad_(False)
+    for change in (
+        {},
+        {"factor": -2.0},
+        {"shift": torch.tensor(3.0)},
+        {"head": nn.Linear(4, 2).requires_grad_(False)},
+        {"head": nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).requires_grad_(False)},
+    ):
+        for name, value in change.items():
+            setattr(network, name, value)
+        out = network(x)
+        found = leads(network, x, y, 0.0)[0, 1]
+        torch.testing.assert_close(found, out[0, 0] - out[0, 1], atol=1e-4, rtol=1e-4)
+    assert set(vars(network)) == names
+
+
 @pytest.mark.parametrize(
     ("layer", "named"),
     [

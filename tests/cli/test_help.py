@@ -76,6 +76,7 @@ def test_python_m_is_the_same_program():
 _CHEAPER = {
     "calibrate": ("--num", "10", "--steps", "2"),
     "list": ("--source", "bundled"),
+    "certify": ("--num", "2", "--no-crown"),
     "curve": ("--num", "2"),
     "attack": ("--num", "2", "--iterations", "2"),
     "train": ("--epochs", "1", "--images", "few.npz", "--validation", "few.npz"),

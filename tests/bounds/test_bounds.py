@@ -200,14 +200,12 @@ def test_windows_give_what_whole_maps_give(name: str, monkeypatch: pytest.Monkey
     torch.manual_seed(2)
     network = nn.Sequential(*WIDE[name](), *_head(36)).double().eval().requires_grad_(False)
     x, y = torch.rand(3, 1, 12, 12, dtype=torch.float64), torch.arange(3)
-    kept = crown._window_below
+    kept = crown._path
     used = []
-    monkeypatch.setattr(crown, "_window_below", lambda *a: used.append(kept(*a)) or used[-1])
+    monkeypatch.setattr(crown, "_path", lambda *a: used.append(kept(*a)) or used[-1])
     by_windows = crown_leads(network, x, y, 0.1)
-    assert any(window is not None for window in used)
-    monkeypatch.setattr(crown, "_window_below", lambda *_: None)
-    # Rows that cannot change anything are left out of whole maps, so bounds may differ a little.
-    monkeypatch.setattr(crown, "_ROWS", 10**6)
+    assert any(window is not None for window, _ in used)
+    monkeypatch.setattr(crown, "_path", lambda *a: (None, kept(*a)[1]))
     torch.testing.assert_close(by_windows, crown_leads(network, x, y, 0.1), atol=1e-9, rtol=1e-9)
 
 

@@ -30,7 +30,7 @@ from cpr_wrap.bounds.layers import (
 from cpr_wrap.bounds.tape import Entry, record
 from cpr_wrap.geometry import wide
 
-_COEFFICIENTS = 2 * 10**6  # held at once: what a processor's cache can keep
+_COEFFICIENTS = 4 * 10**6  # held at once: what a processor's cache can keep
 _OUTPUTS = 2**14  # of all layers and images that are bounded together
 
 Pair = tuple[int, int]
@@ -270,14 +270,12 @@ def _through_affine(entry: Entry, layer: Affine, rows: _Rows) -> tuple[list[_Row
         values = values * rows.cut(torch.ones_like(entry.box.center[:1, :1]))
         rows = replace(rows, values=values)
     room = ROUNDING * gamma(max(layer.terms, layer.fan), values) * layer.size(box)
-    even = None if layer.bias is None else layer.bias.expand_as(entry.box.center)
-    if window is None:
-        added = rows.dot(even, room)
-    else:  # a constant per channel is enough, and much quicker
-        added = _channels(values, layer.bias, room)
     lead = values.shape[:2]
     if window is None:
+        even = None if layer.bias is None else layer.bias.expand_as(entry.box.center)
+        added = rows.dot(even, room)
         return [_Rows(layer.back(values.flatten(0, 1)).unflatten(0, lead))], added
+    added = _channels(values, layer.bias, room)  # is enough, and much quicker
     if layer.pointwise:
         return [replace(rows, values=values * rows.cut(layer.factor(box.center[:1])))], added
     assert layer.window is not None

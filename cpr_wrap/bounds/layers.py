@@ -179,7 +179,6 @@ class Reshape:
     """The same numbers in another shape."""
 
     forward: Map
-    back: Map
 
     def box(self, margin: float, *boxes: Box) -> Box:
         """The box of the outputs."""
@@ -295,4 +294,6 @@ def average(pool: Map, shape: torch.Size, terms: int) -> Affine:
             x = a.new_zeros(len(a), *shape, requires_grad=True)
             return torch.autograd.grad(pool(x), x, a)[0]
 
-    return Affine(forward=pool, absolute=pool, back=back, terms=terms + 1, fan=terms)
+    return Affine(
+        forward=pool, absolute=lambda x: pool(x).abs(), back=back, terms=terms + 1, fan=terms
+    )

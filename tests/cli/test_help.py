@@ -81,7 +81,6 @@ _CHEAPER = {
     "attack": ("--num", "2", "--iterations", "2"),
     "train": ("--epochs", "1", "--images", "few.npz", "--validation", "few.npz"),
     "bench": ("--num", "2"),
-    "certify": ("--num", "2"),
     "advise": (
         *("--num", "2", "--budget", "quick", "--radii", "0.1", "--try-steps", "2"),
         *("--thresholds", "0.6"),

@@ -45,6 +45,11 @@ class Box:
     radius: Tensor
 
     @property
+    def shape(self) -> torch.Size:
+        """Shape of one row."""
+        return self.center.shape[1:]
+
+    @property
     def low(self) -> Tensor:
         """The smallest values `(N, ...)`."""
         return self.center - self.radius
@@ -146,10 +151,9 @@ class MaxPool:
         """The largest numbers `(N, C, H', W')` of maps `(N, C, H, W)`."""
         return F.max_pool2d(x, self.kernel, self.stride, self.padding)
 
-    def apart(self, shape: torch.Size) -> bool:
+    def tiles(self, shape: torch.Size) -> bool:
         """Whether the windows tile maps of a shape `(C, H, W)`."""
         whole = all(n % k == 0 for n, k in zip(shape[1:], self.kernel, strict=True))
-        whole = whole and self.kernel[0] == self.kernel[1]
         return whole and self.kernel == self.stride and self.padding == (0, 0)
 
     def windows(self, x: Tensor) -> Tensor:
@@ -175,7 +179,6 @@ class Reshape:
     """The same numbers in another shape."""
 
     forward: Map
-    back: Map
 
     def box(self, margin: float, *boxes: Box) -> Box:
         """The box of the outputs."""
@@ -291,4 +294,6 @@ def average(pool: Map, shape: torch.Size, terms: int) -> Affine:
             x = a.new_zeros(len(a), *shape, requires_grad=True)
             return torch.autograd.grad(pool(x), x, a)[0]
 
-    return Affine(forward=pool, absolute=pool, back=back, terms=terms + 1, fan=terms)
+    return Affine(
+        forward=pool, absolute=lambda x: pool(x).abs(), back=back, terms=terms + 1, fan=terms
+    )

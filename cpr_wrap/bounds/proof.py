@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ SPARE = 2.0**-23
 Test = Callable[[Tensor], Tensor]
 """From leads of the true class over each class `(M, k)` to a number `(M,)`: proven if above 0."""
 
-_INTERVAL_STEPS, _CROWN_STEPS = 14, 4
+_INTERVAL, _CROWN = (14, 1e-4), (3, 0.02)  # most steps of a search, and the share left open
 
 
 class Radii(NamedTuple):
@@ -43,6 +44,7 @@ class Proof:
     Attributes:
         eps: The budget, which is tried before any other radius.
         most: The largest radius that is looked at.
+        right: Radii within which the prediction is proven right `(N,)`, once asked for.
     """
 
     def __init__(
@@ -70,6 +72,8 @@ class Proof:
         self.network, self.x, self.y, self.eps = network, x, y, eps
         self.num_classes, self.crown = num_classes, crown
         self.most = min(1.0, eps if most is None else max(most, eps))
+        self.right: Tensor | None = None
+        self._asked: list[tuple[Tensor, Tensor, Tensor]] = []  # of CROWN: it is slow
 
     def interval_radius(
         self, test: Test = smallest, *, tried: Sequence[float] = (), margin: float = 1.0
@@ -84,34 +88,36 @@ class Proof:
         Returns:
             Radii `(N,)`, float64 on the CPU.
         """
-
-        def value(rows: Tensor, radius: Tensor) -> Tensor:
-            x, y = self.x[rows], self.y[rows]
-            return test(
-                leads(self.network, x, y, radius, num_classes=self.num_classes, margin=margin)
-            )
-
         start = torch.zeros(len(self.x), dtype=torch.float64)
-        return self._search(value, start, (self.eps, *tried), _INTERVAL_STEPS)
+        return self._search(partial(leads, margin=margin), test, start, tried, _INTERVAL)
 
-    def radius(self, test: Test = smallest, *, tried: Sequence[float] = ()) -> Tensor:
-        """The largest radius at which interval bounds or CROWN pass a test; see above."""
+    def radius(
+        self, test: Test = smallest, *, tried: Sequence[float] = (), enough: float | None = None
+    ) -> Tensor:
+        """The largest radius at which interval bounds or CROWN pass a test; see above.
+
+        Args:
+            test: What the leads must show.
+            tried: Radii to try after eps.
+            enough: CROWN is left out where interval bounds reach this; the largest tried if None.
+        """
         found = self.interval_radius(test, tried=tried)
-        if not self.crown:
-            return found
-
-        def value(rows: Tensor, radius: Tensor) -> Tensor:
-            x, y = self.x[rows], self.y[rows]
-            return test(crown_leads(self.network, x, y, radius, num_classes=self.num_classes))
-
-        return self._search(value, found, (self.eps, *tried), _CROWN_STEPS)
+        if self.crown:
+            limit = max(self.eps, *tried, 0.0) if enough is None else enough
+            rows = (found < limit).nonzero().squeeze(1)
+            found[rows] = self._search(crown_leads, test, found, tried, _CROWN, rows)[rows]
+        if test is smallest:
+            self.right = found
+        return found
 
     def _search(
         self,
-        value: Callable[[Tensor, Tensor], Tensor],
+        bound: Callable[..., Tensor],
+        test: Test,
         low: Tensor,
         tried: Sequence[float],
-        steps: int,
+        effort: tuple[int, float],
+        chosen: Tensor | None = None,
     ) -> Tensor:
         """Radii that pass: first those to try, then between the last that passed and failed.
 
@@ -119,27 +125,45 @@ class Proof:
         values fall slowly before and steeply behind it.
         """
         low, high = low.clone(), torch.full_like(low, torch.inf)
-        at_low, at_high = torch.ones_like(low), torch.ones_like(low)
+        if chosen is not None:  # nothing lies between for the others
+            high = torch.full_like(low, -torch.inf).index_fill_(0, chosen, torch.inf)
+        clean = test(self._leads(leads, torch.arange(len(low)), torch.zeros_like(low)))
+        at_low, at_high = clean.clamp_min(0).log1p().nan_to_num(1.0), torch.ones_like(low)
+
+        def learn(rows: Tensor, radius: Tensor, found: Tensor) -> None:
+            reached = test(found).where((radius > low[rows]) & (radius < high[rows]), torch.nan)
+            held, lost = reached > 0, reached <= 0
+            size = reached.abs().log1p()
+            low[rows], high[rows] = radius.where(held, low[rows]), radius.where(lost, high[rows])
+            at_low[rows] = size.where(held, at_low[rows])
+            at_high[rows] = size.where(lost, at_high[rows])
 
         def ask(radius: Tensor) -> None:
             rows = ((radius > low) & (radius < high)).nonzero().squeeze(1)
             if not len(rows):
                 return
-            there = rows.to(self.x.device)
-            with torch.no_grad():
-                reached = value(there, (radius[rows] + SPARE).to(self.x.device)).double().cpu()
-            held = reached > 0
-            size = reached.abs().log1p()
-            low[rows] = torch.where(held, radius[rows], low[rows])
-            high[rows] = torch.where(held, high[rows], radius[rows])
-            at_low[rows] = torch.where(held, size, at_low[rows])
-            at_high[rows] = torch.where(held, at_high[rows], size)
+            # What is no number is not proven.
+            found = self._leads(bound, rows, radius[rows] + SPARE).nan_to_num(nan=-torch.inf)
+            learn(rows, radius[rows], found)
+            if bound is crown_leads:
+                self._asked.append((rows, radius[rows], found))
 
-        for radius in (*tried, self.most):
+        for answer in self._asked if bound is crown_leads else ():
+            learn(*answer)
+        for radius in (self.eps, *tried, self.most):
             if 0 < radius <= self.most:
                 ask(torch.full_like(low, radius))
-        for step in range(steps):
+        for step in range(effort[0]):
             share = at_low / (at_low + at_high)
-            share = torch.where(torch.tensor(step % 3 == 2), 0.5, share.clamp(0.1, 0.9))
-            ask(torch.where(high.isfinite(), low + share * (high - low), low))
+            share = torch.where(torch.tensor(step % 4 == 3), 0.5, share.clamp(0.1, 0.9))
+            close = high - low <= effort[1] * high
+            ask(torch.where(high.isfinite() & ~close, low + share * (high - low), low))
         return low
+
+    def _leads(self, bound: Callable[..., Tensor], rows: Tensor, radius: Tensor) -> Tensor:
+        """Bounds of some images `(M, k)`, float64 on the CPU."""
+        there = rows.to(self.x.device)
+        x, y, radius = self.x[there], self.y[there], radius.to(self.x.device)
+        with torch.no_grad():
+            found = bound(self.network, x, y, radius, num_classes=self.num_classes)
+        return found.double().cpu()

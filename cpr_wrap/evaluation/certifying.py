@@ -119,7 +119,7 @@ def _radii(
     accepted = answer.accepted.cpu()
     found = torch.full((3, len(x)), -math.inf, dtype=torch.float64)
     rows = right.nonzero().squeeze(1)
-    proof = _Kept(
+    proof = Proof(
         model.base,
         x[rows.to(x.device)],
         y[rows.to(x.device)],
@@ -132,24 +132,10 @@ def _radii(
     if radii is None:
         raise ValueError(f"no certificate: rule {model.rule.describe()} declares none as it is set")
     # The clean image itself is known: nearer than any proven radius, there is only it.
-    found[0, rows], found[1, rows] = proof.radius(), radii.mistake.clamp_min(0)
+    found[0, rows] = proof.radius() if proof.right is None else proof.right
+    found[1, rows] = radii.mistake.clamp_min(0)
     found[2, rows] = torch.where(accepted[rows], radii.rejection.clamp_min(0), -math.inf)
     return found
-
-
-class _Kept(Proof):
-    """A proof that remembers the network's own radius, which rules and `certify` both ask for."""
-
-    known: Tensor | None = None
-
-    def radius(self, test: Any = None, *, tried: Sequence[float] = ()) -> Tensor:
-        """As in `Proof`; the largest found so far where the question is the same."""
-        if test is not None:
-            return super().radius(test, tried=tried)
-        if self.known is None or tried:
-            fresh = super().radius(tried=tried)
-            self.known = fresh if self.known is None else torch.maximum(self.known, fresh)
-        return self.known
 
 
 class _shown:

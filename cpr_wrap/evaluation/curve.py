@@ -145,7 +145,6 @@ def robustness_curve(
     # Rounds are no part of the stages, so that their settings must be part of the name.
     plan_name = repr(plan) if isinstance(plan, InRounds) else plan.name
     folder = _open(store, work, plan_name, size, sample)
-    proven = _certificate(work, source, place, progress) if certify else None
     work = replace(work, batch_size=_batch_size(work, sample, folder))
     reporter = progress_from(progress, len(source), guess(work.stages, model.rule))
     work, done, why = _evaluate(work, plan, source, size, place, folder, reporter)

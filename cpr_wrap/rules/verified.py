@@ -112,7 +112,7 @@ class Verified(RejectionRule):
             tried=(*needed, self.radius),
             margin=2.0,
         )
-        right = proof.radius(tried=needed[1:])
+        right = proof.radius(tried=needed[1:], enough=needed[1])
         return Radii(mistake=right + self.radius, rejection=around - self.radius)
 
     def explain(self, view: View, name: Callable[[int], str] = str) -> list[str]:

@@ -30,6 +30,28 @@ class Functional(nn.Module):
         return self.head(x.view(x.size(0), -1))
 
 
+class Twice(nn.Module):
+    """The same layers twice, a sum of two ways and of one with itself, and work in vain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.side = nn.Conv2d(1, 1, 3, padding=1), nn.Conv2d(1, 1, 1)
+        self.relu, self.head = nn.ReLU(), nn.Linear(SIDE**2, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = self.relu(self.conv(x)) + self.side(x)
+        out = self.head((x + x).flatten(1))
+        self.relu(out)
+        return out
+
+
+def _tiny(norm: nn.BatchNorm2d) -> nn.BatchNorm2d:
+    nn.init.constant_(norm.running_var, 1e-12)
+    nn.init.uniform_(norm.running_mean)
+    return norm
+
+
 def _head(features: int) -> list[nn.Module]:
     return [nn.Flatten(), nn.Linear(features, 8), nn.ReLU(), nn.Linear(8, CLASSES)]
 
@@ -80,6 +102,16 @@ NETWORKS = {
         nn.ReLU(),
         *_head(8),
     ),
+    "groups, gaps and tiny variances": lambda: nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, dilation=1, stride=(1, 2)),
+        _tiny(nn.BatchNorm2d(4)),
+        nn.ReLU(),
+        nn.Conv2d(4, 4, 3, padding=(2, 1), dilation=2, groups=2),
+        nn.ReLU(),
+        nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False),
+        *_head(4 * 5 * 2),
+    ),
+    "used twice": lambda: Twice(),
     "two heads": lambda: TwoHeads(
         nn.Sequential(nn.Flatten(), nn.Linear(SIDE**2, 6), nn.ReLU()),
         nn.Linear(6, CLASSES),
@@ -200,14 +232,12 @@ def test_windows_give_what_whole_maps_give(name: str, monkeypatch: pytest.Monkey
     torch.manual_seed(2)
     network = nn.Sequential(*WIDE[name](), *_head(36)).double().eval().requires_grad_(False)
     x, y = torch.rand(3, 1, 12, 12, dtype=torch.float64), torch.arange(3)
-    kept = crown._window_below
+    kept = crown._path
     used = []
-    monkeypatch.setattr(crown, "_window_below", lambda *a: used.append(kept(*a)) or used[-1])
+    monkeypatch.setattr(crown, "_path", lambda *a: used.append(kept(*a)) or used[-1])
     by_windows = crown_leads(network, x, y, 0.1)
-    assert any(window is not None for window in used)
-    monkeypatch.setattr(crown, "_window_below", lambda *_: None)
-    # Rows that cannot change anything are left out of whole maps, so bounds may differ a little.
-    monkeypatch.setattr(crown, "_ROWS", 10**6)
+    assert any(window is not None for window, _ in used)
+    monkeypatch.setattr(crown, "_path", lambda *a: (None, kept(*a)[1]))
     torch.testing.assert_close(by_windows, crown_leads(network, x, y, 0.1), atol=1e-9, rtol=1e-9)
 
 
@@ -256,22 +286,113 @@ def test_gradients_reach_the_input() -> None:
     torch.testing.assert_close(gradient[:, 0, 3, 4], rise, atol=1e-5, rtol=1e-4)
 
 
+class Scaled(nn.Module):
+    """A number, a tensor and a layer that may be exchanged between two calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor, self.shift, self.head = 1.0, torch.tensor(0.0), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head((x * self.factor + self.shift - torch.tensor(0.5)).flatten(1))
+
+
+def test_a_network_is_read_again_when_it_changed_and_is_left_as_it_was() -> None:
+    torch.manual_seed(0)
+    network, x, y = Scaled().eval(), torch.rand(1, 1, 2, 2), torch.tensor([0])
+    names = set(vars(network))
+    network.requires_grad_(False)
+    for change in (
+        {},
+        {"factor": -2.0},
+        {"shift": torch.tensor(3.0)},
+        {"head": nn.Linear(4, 2).requires_grad_(False)},
+        {"head": nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).requires_grad_(False)},
+    ):
+        for name, value in change.items():
+            setattr(network, name, value)
+        out = network(x)
+        found = leads(network, x, y, 0.0)[0, 1]
+        torch.testing.assert_close(found, out[0, 0] - out[0, 1], atol=1e-4, rtol=1e-4)
+    assert set(vars(network)) == names
+
+
+class Doubled(nn.Linear):
+    """Its forward is not that of its class."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
 @pytest.mark.parametrize(
     ("layer", "named"),
     [
         (nn.Sigmoid(), "no bounds for layer Sigmoid"),
         (nn.GELU(), "no bounds for layer GELU"),
         (nn.MaxPool2d(2, dilation=2), "no bounds for layer MaxPool2d"),
+        (nn.MaxPool2d(3, ceil_mode=True), "no bounds for layer MaxPool2d"),
         (nn.Conv2d(1, 1, 3, padding="same"), "no bounds for a convolution with padding 'same'"),
+        (nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect"), "with padding .1, 1. .reflect."),
+        (nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular"), "with padding .1, 1. .circular."),
+        (nn.ConvTranspose2d(1, 1, 3), "no bounds for layer ConvTranspose2d"),
         (nn.Flatten(0), "no bounds for layer Flatten"),
-        (nn.Dropout(), "no bounds for dropout in training mode"),
         (nn.BatchNorm2d(1, track_running_stats=False), "batch norm without running statistics"),
+        (nn.GroupNorm(1, 1), "no bounds for layer GroupNorm"),
+        (Doubled(8, 8), "no bounds for layer linear"),
     ],
 )
 def test_layers_without_bounds_are_named(layer: nn.Module, named: str) -> None:
-    network = nn.Sequential(layer, nn.Flatten(), nn.Linear(64, 2))
+    network = nn.Sequential(layer, nn.Flatten(), nn.Linear(64, 2)).eval()
     with pytest.raises((UnsupportedLayerError, ValueError), match=named):
         leads(network, torch.rand(1, 1, 8, 8), torch.tensor([0]), 0.1)
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(), nn.BatchNorm2d(1)])
+def test_layers_in_training_mode_are_refused(layer: nn.Module) -> None:
+    network = nn.Sequential(layer, nn.Flatten(), nn.Linear(64, 2))
+    name = type(layer).__name__
+    with pytest.raises(UnsupportedLayerError, match=rf"{name} \(0\) in training mode; call eval"):
+        leads(network, torch.rand(1, 1, 8, 8), torch.tensor([0]), 0.1)
+
+
+@pytest.mark.parametrize("how", ["register_forward_hook", "register_forward_pre_hook"])
+def test_a_layer_with_a_hook_is_refused(how: str) -> None:
+    network = build("dense", 0, torch.float32)
+    x, y = torch.rand(1, 1, SIDE, SIDE), torch.tensor([0])
+    leads(network, x, y, 0.1)
+    getattr(network[1], how)(lambda *a: 2 * a[-1] if isinstance(a[-1], Tensor) else None)
+    with pytest.raises(UnsupportedLayerError, match=r"no bounds for Linear \(1\): it has hooks"):
+        leads(network, x, y, 0.1)
+
+
+class InPlace(nn.Module):
+    """Reads again what an operation in place has changed, which the graph does not tell."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.first, self.last = way, nn.Linear(4, 4), nn.Linear(4, 2)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x.flatten(1))
+        if self.way == "module":
+            return self.last(hidden + self.relu(hidden))
+        if self.way == "method":
+            hidden.relu_()
+            return self.last(hidden)
+        other = hidden
+        other += 1
+        return self.last(hidden)
+
+
+@pytest.mark.parametrize("way", ["module", "method", "sum"])
+def test_what_is_changed_in_place_and_read_again_is_refused(way: str) -> None:
+    torch.manual_seed(0)
+    x, y = torch.rand(3, 1, 2, 2), torch.zeros(3, dtype=torch.long)
+    network = InPlace(way).eval().requires_grad_(False)
+    for _ in range(2):
+        with pytest.raises(UnsupportedLayerError, match=r"does not compute what torch\.fx reads"):
+            leads(network, x, y, 0.1)
 
 
 class Branches(nn.Module):
@@ -289,6 +410,16 @@ class Exponents(nn.Module):
         return x.exp().flatten(1)
 
 
+class Wider(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * torch.ones(3, 1, 1)).flatten(1)
+
+
+class Weighted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.add(x, x, alpha=2).flatten(1)
+
+
 class Pairs(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x, x
@@ -300,6 +431,8 @@ class Pairs(nn.Module):
         (Branches(), "fx cannot read"),
         (Squares(), "no bounds for layer mul"),
         (Exponents(), "no bounds for layer exp"),
+        (Wider(), "no bounds for layer mul with its settings"),
+        (Weighted(), "no bounds for layer add with its settings"),
         (Pairs(), "no bounds for a network that returns tuple"),
     ],
 )

@@ -201,6 +201,23 @@ def curve() -> cpr_wrap.RobustnessCurve:
     return cpr_wrap.robustness_curve(model, x, y, 0.12, budget="quick", certify=True)
 
 
+def test_a_curve_proves_once_and_before_the_attacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cpr_wrap.evaluation import curve as module
+
+    order: list[str] = []
+    for name in ("prove", "evaluate_block"):
+        kept = getattr(module, name)
+        monkeypatch.setattr(
+            module,
+            name,
+            lambda *a, _kept=kept, _name=name, **k: order.append(_name) or _kept(*a, **k),
+        )
+    model = SelectiveClassifier(line(), AcceptAll())
+    images = (pixels(0.4, 0.1), torch.tensor([0, 0]))
+    cpr_wrap.robustness_curve(model, *images, 0.2, budget="quick", certify=True)
+    assert order == ["prove", "evaluate_block"]
+
+
 def test_certified_is_below_empirical_at_every_alpha(curve: cpr_wrap.RobustnessCurve) -> None:
     alphas = torch.linspace(0, 1, 501, dtype=torch.float64)
     certified, found = curve.certificate.accuracy_at(alphas), curve.accuracy_at(alphas)

@@ -191,12 +191,6 @@ def run_example(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_readme_figure_is_drawn(run_example, tmp_path):
-    run_example("readme_figure.py", "--num", "2", "--out", str(tmp_path / "band.svg"))
-    assert "<svg" in (tmp_path / "band.svg").read_text()
-
-
-@pytest.mark.slow
 def test_the_notebook_runs_and_draws(run_example, tmp_path):
     pytest.importorskip("nbclient", reason="needs the extra docs")
     run_example("run_notebook.py", "--out", str(tmp_path / "out.ipynb"))

@@ -75,7 +75,8 @@ class _Rows:
         window = self.window
         parts = F.unfold(maps, window.kernel, padding=window.padding, stride=window.stride)
         parts = parts.transpose(1, 2)[:, self.places]
-        return parts.unflatten(2, (maps.shape[1], *window.kernel))
+        cut: Tensor = parts.unflatten(2, (maps.shape[1], *window.kernel))
+        return cut
 
     def dot(self, even: Tensor | None, uneven: Tensor) -> Tensor:
         """A * even - |A| * uneven, summed `(N, R)`; both `(N, ...)` like the entry's outputs.

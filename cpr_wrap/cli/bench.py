@@ -33,8 +33,8 @@ def bench(
 
     Example: cpr-wrap bench bundled:mnist-compact-at --num 100
     """
-    from cpr_wrap.cli._attacks import find_budget
     from cpr_wrap.evaluation import benchmark
+    from cpr_wrap.evaluation.curve import find_budget
 
     plan = find_budget(budget)
     loaded = load_model(address, model, pick_device(common.device))

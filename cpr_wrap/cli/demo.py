@@ -66,8 +66,8 @@ def demo(
 
     Example: cpr-wrap demo
     """
-    from cpr_wrap.cli._attacks import find_budget
     from cpr_wrap.data import load_data
+    from cpr_wrap.evaluation.curve import find_budget
 
     plan = find_budget(budget)
     started = time.perf_counter()

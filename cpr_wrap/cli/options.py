@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +36,11 @@ def fraction(text: str | float) -> float:
 def fractions(text: str) -> tuple[float, ...]:
     """Read a list like `0,0.05,1` or `0,1/20,1`."""
     return tuple(fraction(part.strip()) for part in text.split(","))
+
+
+def file_name(name: str) -> str:
+    """A run's name as that of its folder."""
+    return re.sub(r"[^\w.+=-]", "-", name)
 
 
 def check_free(path: Path, overwrite: bool) -> None:

@@ -22,7 +22,7 @@ from cpr_wrap.attacks.adaptive import Stage
 from cpr_wrap.attacks.ensemble import Budget
 from cpr_wrap.data.pairs import gather
 from cpr_wrap.evaluation.candidates import default_candidates, latency, rejected_share
-from cpr_wrap.evaluation.curve import robustness_curve
+from cpr_wrap.evaluation.curve import find_budget, robustness_curve
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.metrics import Interval, RobustnessCurve
 from cpr_wrap.metrics.losses import LossLike, RejectionLoss, as_loss, check_loss
@@ -219,6 +219,7 @@ def advise(
     start = (
         model if isinstance(model, SelectiveClassifier) else SelectiveClassifier(model, AcceptAll())
     )
+    full, first = find_budget(budget), find_budget(screening)
     around = threat(norm or start.rule.norm or "Linf").name
     choosing, others = _halves(start, x, y, validation)
     notes: list[str] = []
@@ -236,7 +237,7 @@ def advise(
         )
     run: dict[str, Any] = {"seed": seed, "norm": around, "store": store}
     run |= {"batch_size": batch_size, "block_size": block_size}
-    search = _Search(allowed, choosing, eps, loss, budget, screening, run, progress or _silent)
+    search = _Search(allowed, choosing, eps, loss, full, first, run, progress or _silent)
     search.choose()
     search.report(others)
     ranked = sorted(field_, key=lambda c: (_PLACE[c.status], search.bound(c), c.passes))
@@ -245,7 +246,7 @@ def advise(
         cost=loss,
         eps=eps,
         norm=around,
-        budget=budget if isinstance(budget, str) else budget.name,
+        budget=full.name,
         images=(len(choosing[0]), len(others[0])),
         notes=tuple(notes),
     )
@@ -315,8 +316,8 @@ class _Search:
     images: Images
     eps: float
     cost: RejectionLoss
-    budget: str | Budget
-    screening: str | Budget
+    budget: Budget
+    screening: Budget
     run: dict[str, Any]
     tell: Tell
     finalists: list[Candidate] = field(default_factory=list)
@@ -384,7 +385,7 @@ class _Search:
         self,
         model: SelectiveClassifier,
         images: Images,
-        budget: str | Budget,
+        budget: Budget,
         known: RobustnessCurve | None = None,
         curves: Sequence[RobustnessCurve] = (),
     ) -> RobustnessCurve:

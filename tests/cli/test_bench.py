@@ -70,6 +70,7 @@ def test_json(saved, calls, type_command):
 
 def test_a_real_measurement(saved, type_command):
     words = ("bench", f"local:{saved}", "-n", "3", "--batch-size", "4", "--rule", "none", "--json")
+    words += ("--budget", "tests.budgets:Dark")
     content = json.loads(type_command(*words).stdout)
     assert content["engine"]["images"] == 3
     assert content["engine"]["efficiency"] > 0

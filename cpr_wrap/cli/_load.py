@@ -190,11 +190,14 @@ def calibrated(
     """Set the rule on some images so that it rejects that share of right answers."""
     from cpr_wrap.calibration import calibrate
     from cpr_wrap.engine.progress import busy
+    from cpr_wrap.evaluation.preflight import preflight
     from cpr_wrap.selective import network_device
 
     device = network_device(model.base)
+    images, labels = data.images.to(device), data.labels.to(device)
     with busy("calibrating"):
-        found = calibrate(model, data.images.to(device), data.labels.to(device), rate)
+        preflight(model, images)
+        found = calibrate(model, images, labels, rate)
     return found.model, found.record
 
 

@@ -235,13 +235,10 @@ def _evaluate(task: Task, run: RunOptions, common: Common, *, leads: bool) -> No
     from cpr_wrap.report import make_gallery, save_gallery
 
     out = run.out or Path("runs") / file_name(task.about.name)
-    if not run.overwrite:
-        try:
-            task.held_by(out, run.seed)
-        except FileExistsError as error:
-            raise typer.BadParameter(
-                f"{error}; choose another --out, or pass --overwrite to replace it"
-            ) from error
+    try:
+        task.held_by(out, run.seed, overwrite=run.overwrite)
+    except FileExistsError as error:
+        raise typer.BadParameter(str(error)) from error
     store = run.store or out / "store"
     with resumable(f"finished work is in {store}"):
         found = task.evaluate(

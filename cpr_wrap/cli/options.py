@@ -84,7 +84,8 @@ def whole_numbers(text: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        whole = first.isdecimal() and (last.isdecimal() or not dash)
+        if not whole or (dash and int(last) < int(first)):
             raise typer.BadParameter(f"expected whole numbers like 3,8,20-29, got {text!r}")
         numbers.extend(range(int(first), int(last or first) + 1))
     return numbers

@@ -21,6 +21,7 @@ from cpr_wrap.cli._load import (
     short_name,
     threat_eps,
     validation_images,
+    warn_of_open_rule,
 )
 from cpr_wrap.cli._processes import several_processes
 from cpr_wrap.cli._run import CHECK_FAILED, mention, resumable
@@ -31,6 +32,7 @@ from cpr_wrap.cli.options import (
     DataOptions,
     ModelDir,
     NetworkName,
+    Overwrite,
     Seed,
     file_name,
     fraction,
@@ -93,6 +95,7 @@ def sweep(
     audit: Annotated[bool, option("Check every evaluation itself.", "--audit")] = False,
     estimate: Annotated[bool, option("Only say what it would cost.", "--estimate")] = False,
     out: Annotated[Path, typer.Option(help="Folder for all result folders.")] = Path("runs"),
+    overwrite: Overwrite = False,
     common: Common,
 ) -> None:
     """Evaluate every combination of models, rules, eps, norms and budgets.
@@ -118,9 +121,8 @@ def sweep(
                 _show_estimates(costs, common)
             return
         with resumable(f"finished runs are in {out}"):
-            curves = evaluate(
-                tasks, out, audited=audit, seed=seed, batch_size=batch_size, tell=mention
-            )
+            options = {"audited": audit, "batch_size": batch_size, "overwrite": overwrite}
+            curves = evaluate(tasks, out, seed=seed, tell=mention, **options)
         if leads:
             _write(curves, out, common)
     if any(curve.audited is False for curve in curves):
@@ -225,6 +227,7 @@ def _under(
         settings = {"norm": norm, **settings}
     model = wrap(facts, kind.name, device=device, **settings)
     if rate is None:
+        warn_of_open_rule(model)
         return model, None
     model, record = calibrated(model, rate, validation_images(data, facts, None, tested))
     if record.note:

@@ -22,7 +22,8 @@ from cpr_wrap.attacks.adaptive import Stage
 from cpr_wrap.attacks.ensemble import Budget
 from cpr_wrap.data.pairs import gather
 from cpr_wrap.evaluation.candidates import default_candidates, latency, rejected_share
-from cpr_wrap.evaluation.curve import find_budget, robustness_curve
+from cpr_wrap.evaluation.curve import check_threat, find_budget, robustness_curve
+from cpr_wrap.evaluation.preflight import preflight
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.metrics import Interval, RobustnessCurve
 from cpr_wrap.metrics.losses import LossLike, RejectionLoss, as_loss, check_loss
@@ -222,6 +223,8 @@ def advise(
     full, first = find_budget(budget), find_budget(screening)
     around = threat(norm or start.rule.norm or "Linf").name
     choosing, others = _halves(start, x, y, validation)
+    check_threat(threat(around), eps, choosing[0][:1])
+    preflight(start, choosing[0])
     notes: list[str] = []
     if candidates is None:
         candidates, notes = default_candidates(start, *choosing, eps, around, **settings)

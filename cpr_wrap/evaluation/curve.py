@@ -138,7 +138,7 @@ def robustness_curve(
     )
     size = _size(block_size, "block_size") or _block_size(len(source))
     with count_passes() as spent:
-        notes = preflight(model, sample)
+        notes = preflight(model, sample.x)
         num_classes = _num_classes(model, sample)
         if source.y is not None:
             check_labels(source.y, len(source), num_classes)

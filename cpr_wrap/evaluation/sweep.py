@@ -81,17 +81,28 @@ class Task:
             checks = audit(self.model, found, seed=seed) if audited and leads else None
         return replace(found, checks=checks)
 
-    def held_by(self, folder: str | Path, seed: int = 0) -> RobustnessCurve | None:
-        """What a folder holds, without its points; None if nothing, refused if another run."""
+    def held_by(
+        self, folder: str | Path, seed: int = 0, *, overwrite: bool = False
+    ) -> RobustnessCurve | None:
+        """What a folder holds of this very task, without its points.
+
+        Args:
+            folder: A result folder, or one that is not there yet.
+            seed: Of all random starts.
+            overwrite: Whether another run in it counts as nothing; it is refused otherwise.
+        """
         if not (Path(folder) / RESULT).exists():
             return None
         found = load_result(folder, points=False)
-        if not self._made(found, seed):
+        if self._made(found, seed):
+            return found
+        if not overwrite:
             raise FileExistsError(
                 f"{folder} holds another run, {found.about.name or 'without a name'} (other "
-                "images, weights, settings or engine)"
+                "images, weights, settings or engine); choose another folder, or overwrite it "
+                "(--overwrite)"
             )
-        return found
+        return None
 
     def _made(self, found: RobustnessCurve, seed: int) -> bool:
         """Whether a curve came from this very task."""
@@ -123,6 +134,7 @@ def sweep(
     audited: bool = False,
     seed: int = 0,
     batch_size: int | None = None,
+    overwrite: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> list[RobustnessCurve]:
     """Evaluate one task after the other, on all ranks of `torch.distributed` where there are any.
@@ -136,6 +148,7 @@ def sweep(
         audited: Whether to audit every run.
         seed: Of all random starts.
         batch_size: Rows in a batch; found from free memory if left out.
+        overwrite: Whether folders that hold other runs may be replaced.
         tell: Is told what is being done.
 
     Returns:
@@ -149,7 +162,10 @@ def sweep(
         )
     folders = [Path(out) / name for name in names]
     # All of them first: a folder that holds another run is found before any work.
-    held = [task.held_by(folder, seed) for task, folder in zip(tasks, folders, strict=True)]
+    held = [
+        task.held_by(folder, seed, overwrite=overwrite)
+        for task, folder in zip(tasks, folders, strict=True)
+    ]
     found = []
     for number, (task, folder, done) in enumerate(zip(tasks, folders, held, strict=True), 1):
         kept = done if done is not None and (done.checks is not None or not audited) else None

@@ -96,11 +96,16 @@ def histogram_figure(curve: RunLike, *, size: tuple[float, float] = (4.5, 2.6)) 
     return figure
 
 
+def check_suffix(path: Path) -> None:
+    """Refuse a figure's file that nobody can write."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"expected a file that ends in {', '.join(SUFFIXES)}, got {path.name!r}")
+
+
 def write_figure(figure: Any, path: str | Path, *, dpi: int = 300) -> Path:
     """Write a figure as PNG, SVG or PDF, by the file's ending; the same figure, the same bytes."""
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"expected a file that ends in {', '.join(SUFFIXES)}, got {path.name!r}")
+    check_suffix(path)
     # No date and no random names: a figure under version control changes only with its data.
     date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
     matplotlib, data = import_extra("matplotlib"), io.BytesIO()

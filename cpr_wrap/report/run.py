@@ -122,8 +122,11 @@ def as_runs(things: RunLike | Sequence[RunLike]) -> list[Run]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Names that tell runs apart: with data set and budget where names repeat, then numbered."""
-    names = [run.name for run in runs]
+    """Names that tell runs apart: with data set and budget where names repeat, then numbered.
+
+    Of names like those of a sweep, `model+rule+eps+budget`, the parts that all share are left out.
+    """
+    names = _without_shared([run.name for run in runs])
     for more in ([run.dataset for run in runs], [run.budget for run in runs]):
         times = Counter(names)
         names = [
@@ -137,6 +140,14 @@ def labels(runs: Sequence[Run]) -> list[str]:
         if times[name] > 1:
             names[place] = f"{name} #{seen[name]}"
     return names
+
+
+def _without_shared(names: list[str]) -> list[str]:
+    columns = list(zip(*(name.split("+") for name in names), strict=False))
+    if len(set(names)) < 2 or any(name.count("+") + 1 != len(columns) for name in names):
+        return names
+    told = [column for column in columns if len(set(column)) > 1]
+    return ["+".join(parts) for parts in zip(*told, strict=True)]
 
 
 def _name(curve: RobustnessCurve, otherwise: str) -> str:

@@ -51,6 +51,25 @@ def test_limits_and_a_cost_of_ones_own(advised, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--figure", "x.bmp"), "expected a file that ends in .png, .svg, .pdf"),
+        (("--table", "kept.md"), "kept.md exists"),
+        (("--try-steps", "2.5"), "expected whole numbers"),
+        (("--radii", "a"), "expected a number like 0.03"),
+        (("--budget", "quik"), "unknown budget 'quik'"),
+        (("--eps", "8"), "did you mean 8/255"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work(words, complaint, advised, tmp_path):
+    (tmp_path / "kept.md").write_text("precious")
+    answer = advised(*words)
+    assert answer.exit_code in (1, 2)
+    assert complaint in " ".join(answer.stderr.replace("│", " ").split())
+    assert "screening" not in answer.stderr
+
+
+@pytest.mark.parametrize(
     ("text", "value"), [("20ms", 0.02), ("0.5s", 0.5), ("3 us", 3e-6), (" 1s ", 1.0)]
 )
 def test_times_are_read(text, value):

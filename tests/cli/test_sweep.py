@@ -34,7 +34,7 @@ def test_every_combination_has_a_folder_a_row_and_a_place_in_the_page(swept, tmp
     assert {row["audit"] for row in rows} == {"not audited"}
     assert [row["n"] for row in rows] == ["4"] * 4
     page = (tmp_path / "runs" / "report.html").read_text()
-    assert "saved+none+Linf-0.1+tests.budgets-Dark" in page
+    assert "none+<wbr>Linf-0.1" in page
     assert "Linf ε = 0.05" in answer.stdout
     again = swept(*RULES, "--eps", "0.1")
     assert again.exit_code == 0
@@ -60,6 +60,13 @@ def test_a_folder_with_another_run_is_refused(swept):
     answer = swept(*RULES[2:], "--seed", "5")
     assert answer.exit_code == 1
     assert "(other images, weights, settings or engine)" in answer.stderr
+
+
+def test_another_run_is_replaced_only_if_asked(swept, tmp_path):
+    assert swept(*RULES[2:]).exit_code == 0
+    answer = swept(*RULES[2:], "--seed", "5", "--overwrite")
+    assert answer.exit_code == 0, answer.output
+    assert [curve.settings.seed for curve in results(tmp_path / "runs")] == [5]
 
 
 def test_an_estimate_adds_up(swept, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cpr_wrap._text import MISSING, eps_text, percent
-from cpr_wrap.evaluation.advising import ADVISED, LEFT_OUT, Advice, Candidate
+from cpr_wrap.evaluation.advice import ADVISED, LEFT_OUT, Advice, Candidate
 from cpr_wrap.metrics import RobustnessCurve
 from cpr_wrap.report.plots import COLOURS, blank_figure
 from cpr_wrap.report.table import Cell, Column, Table

@@ -9,10 +9,8 @@ from typing import Any
 
 from cpr_wrap._checks import import_extra
 from cpr_wrap._files import write_atomically
-from cpr_wrap._text import eps_text
 from cpr_wrap.metrics.curve_plot import plot_curve
-from cpr_wrap.report.charts import BINS, radii_of
-from cpr_wrap.report.run import Run, RunLike, as_run, as_runs, grid, labels
+from cpr_wrap.report.run import Run, RunLike, as_runs, grid, labels
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -66,33 +64,6 @@ def curve_figure(
         figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="x-small")
     elif len(axes.lines) > 1:
         axes.legend(frameon=False, fontsize="small")
-    return figure
-
-
-def histogram_figure(curve: RunLike, *, size: tuple[float, float] = (4.5, 2.6)) -> Any:
-    """Smallest rejected radii of the images without an accepted mistake, as shares of eps.
-
-    Images rejected as they are, and those not made to be rejected, are not drawn. Where distances
-    to the network's boundary were measured, a line shows the ideal rule's.
-
-    Args:
-        curve: A curve, a run or a result folder.
-        size: Width and height in inches.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
-    """
-    run = as_run(curve)
-    radii = radii_of(run)
-    figure, axes = blank_figure(size)
-    edges = [place / BINS for place in range(BINS + 1)]
-    axes.stairs(radii.found.bins, edges, fill=True, color=COLOURS[0], label="found", alpha=0.8)
-    if radii.ideal is not None:
-        axes.stairs(radii.ideal.bins, edges, color="black", linestyle=":", label="ideal T")
-        axes.legend(frameon=False, fontsize="small")
-    eps = eps_text(run.curve.eps)
-    axes.set(xlabel=rf"smallest rejected radius / $\epsilon$ ($\epsilon$ = {eps})", xlim=(0, 1))
-    axes.set(ylabel="images")
     return figure
 
 

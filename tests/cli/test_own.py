@@ -246,7 +246,7 @@ def test_a_model_saved_under_a_rule_of_ones_own_is_loaded_again(project, type_co
     assert load_result("here").settings.rule.name == "ownrule:Margin"
     # Code that comes along with the model is not run.
     (tmp_path / "set" / "ownrule.py").write_text("print('run!')")
-    program = (*program[:4], "local:.", "--network", "ownnet:Linear", *_TINY)
+    program = (*program[:4], "local:.", "--network", "ownnet:Linear", *_TINY, "--budget", "quick")
     done = subprocess.run(program, cwd="set", capture_output=True, text=True)
     assert (done.returncode, "run!" in done.stdout + done.stderr) == (1, False)
     assert "needs 'ownrule:Margin', code that is not in the current folder" in done.stderr

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cpr_wrap.report.plots import curve_figure, histogram_figure, write_figure
+from cpr_wrap.report.plots import curve_figure, write_figure
 from tests.report.making import full_curve, plain
 
 
@@ -28,15 +28,6 @@ def test_theory_is_drawn_where_it_applies():
     (axes,) = curve_figure(full_curve(), ["AT"], theory=True).axes
     # Theorem 2 does not apply: the network has clean errors.
     assert [line.get_label() for line in axes.lines] == ["AT", "AT+CPR: Theorem 1, at least"]
-
-
-def test_the_histogram_counts_images():
-    (axes,) = histogram_figure(full_curve(count=100)).axes
-    found, ideal = axes.patches
-    assert (found.get_label(), ideal.get_label()) == ("found", "ideal T")
-    assert len(found.get_data().values) == 20
-    (bare,) = histogram_figure(plain()).axes
-    assert len(bare.patches) == 1
 
 
 @pytest.mark.parametrize(

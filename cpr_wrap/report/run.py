@@ -25,13 +25,11 @@ class Run:
         curve: The curve, with whatever else is known.
         name: What to call it.
         gallery: Pictures, if any were made.
-        folder: Where it was read from.
     """
 
     curve: RobustnessCurve
     name: str
     gallery: Gallery | None = None
-    folder: Path | None = None
 
     @classmethod
     def of(
@@ -48,7 +46,7 @@ class Run:
         path = Path(folder)
         curve = load_result(path)
         name = _name(curve, path.resolve().name)
-        return cls(curve=curve, name=name, gallery=load_gallery(path), folder=path)
+        return cls(curve=curve, name=name, gallery=load_gallery(path))
 
     @property
     def rule(self) -> RuleFacts | None:

@@ -70,25 +70,7 @@ def read_cost(text: str) -> LossLike:
 
 @dataclass(frozen=True, kw_only=True)
 class AdviceOptions:
-    """What to try, and what is allowed.
-
-    Attributes:
-        cost: What a rejection costs.
-        validation: Images to choose on.
-        max_latency: What a prediction may take.
-        max_clean_rejection: Share of clean images that may be rejected.
-        radii: Consistency radii to try.
-        tried_steps: Numbers of steps to try.
-        thresholds: Confidence thresholds to try.
-        budget: The full budget.
-        screening: The first budget.
-        seed: Seed of all random starts.
-        batch_size: Rows in a batch.
-        store: Where finished work is kept.
-        figure: File for the picture.
-        table: File for the table.
-        overwrite: Whether these files may be replaced.
-    """
+    """What to try, and what is allowed."""
 
     cost: Annotated[
         str,

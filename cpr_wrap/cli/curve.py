@@ -57,31 +57,7 @@ def _alphas(text: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How to evaluate.
-
-    Attributes:
-        budget: How hard to attack.
-        attack: Attacks beside the budget's.
-        calibrate: Share of right answers that the rule may reject.
-        validation: Images to calibrate on.
-        donors: Images that restarts begin from.
-        alphas: Where the curve is tabulated.
-        ablation: Whether to run every attack alone too.
-        audit: Whether to ask if the evaluation itself is believable.
-        certify: Whether to prove what bounds can prove too.
-        estimate: Whether only to say what it would cost.
-        seed: Seed of all random starts.
-        batch_size: Rows in a batch.
-        block_size: Images that are worked on together.
-        dtype: Precision to search in.
-        compile: Whether to search with a compiled network.
-        channels_last: Whether to search with a network in that memory format.
-        out: The result folder.
-        overwrite: Whether another run in it may be replaced.
-        store: Where finished work is kept.
-        points: Points found elsewhere, judged first.
-        name: What to call the run.
-    """
+    """How to evaluate."""
 
     budget: BudgetName = "standard"
     attack: Annotated[

@@ -128,14 +128,7 @@ NetworkName = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """What every command takes.
-
-    Attributes:
-        device: Where to compute.
-        imports: Modules to import first.
-        as_json: Print JSON on standard output and nothing else.
-        debug: Show the traceback of an error.
-    """
+    """What every command takes."""
 
     device: Annotated[
         DeviceName,
@@ -156,19 +149,7 @@ class Common:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """How to load a model, and when it rejects.
-
-    Attributes:
-        rule: Name of the rejection rule.
-        radius: CPR's radius.
-        steps: CPR's number of steps.
-        step_size: CPR's step size.
-        threshold: Where a score is accepted.
-        norm: Norm of CPR's ball, and of the attacks.
-        settings: Any setting of the rule, as `NAME=VALUE`.
-        model_dir: Where weight files are.
-        network: The architecture, for bare weights.
-    """
+    """How to load a model, and when it rejects."""
 
     rule: Annotated[
         str | None,
@@ -202,17 +183,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Which images.
-
-    Attributes:
-        dataset: Name of a data set, or images of one's own.
-        num: How many images.
-        start: The number of the first.
-        indices: The numbers of all.
-        class_map: Numbers of class folders.
-        data_dir: Where data sets are.
-        download: Whether to fetch what is missing.
-    """
+    """Which images."""
 
     dataset: Annotated[
         str | None,

@@ -56,17 +56,7 @@ _PATHS = ("model_dir", "data_dir", "class_map")
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
-    """What to combine; a TOML file has the same names.
-
-    Attributes:
-        models: Addresses of models.
-        rules: Rules with their settings.
-        eps: Budgets of the adversary.
-        norms: Norms of these budgets.
-        budgets: Budgets of attacks.
-        network: The architecture of local: models that are bare weights.
-        model_dir: Where weight files are.
-    """
+    """What to combine; a TOML file has the same names."""
 
     models: Annotated[list[str] | None, option("Address of a model; repeat.", "--model")] = None
     rules: Annotated[

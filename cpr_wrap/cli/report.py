@@ -44,8 +44,9 @@ def report(
     for file in filter(None, (out, figure)):
         check_free(file, overwrite)
     runs = [Run.load(folder) for folder in result_folders(folders)]
-    for run in runs if robustbench is not None else ():
-        check_free(info_file(run, robustbench), overwrite)
+    if robustbench is not None:
+        for run in runs:
+            check_free(info_file(run, robustbench), overwrite)
     # The figure first: a format that nobody can draw leaves no half of the work behind.
     with busy("drawing"):
         drawn = [] if figure is None else [write_figure(curve_figure(runs), figure)]

@@ -111,7 +111,11 @@ def sweep(
                 _show_estimates(costs, common)
             return
         with resumable(f"finished runs are in {out}"):
-            options = {"audited": audit, "batch_size": batch_size, "overwrite": overwrite}
+            options: dict[str, Any] = {
+                "audited": audit,
+                "batch_size": batch_size,
+                "overwrite": overwrite,
+            }
             curves = evaluate(tasks, out, seed=seed, tell=mention, **options)
         if leads:
             _write(curves, out, common)

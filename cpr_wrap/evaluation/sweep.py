@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from cpr_wrap.attacks.adaptive import as_stage
 from cpr_wrap.attacks.ensemble import Budget
 from cpr_wrap.attacks.given import GivenPoints
@@ -52,15 +54,17 @@ class Task:
     calibration: CalibrationFacts | None = None
 
     @property
-    def _common(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What every evaluation and its estimate are called with."""
-        place = (self.model, self.data.images, self.data.labels, self.eps)
-        return place, {"budget": self.budget, "extras": self.extras, "norm": self.norm}
+    def _subject(self) -> tuple[SelectiveClassifier, Tensor, Tensor, float]:
+        return self.model, self.data.images, self.data.labels, self.eps
+
+    @property
+    def _attacks(self) -> dict[str, Any]:
+        return {"budget": self.budget, "extras": self.extras, "norm": self.norm}
 
     def estimate(self, batch_size: int | None = None, *, audited: bool) -> Estimate:
         """What it will cost, with or without an audit."""
-        place, options = self._common
-        return estimate_cost(*place, batch_size=batch_size, audited=audited, **options)
+        options = {**self._attacks, "batch_size": batch_size, "audited": audited}
+        return estimate_cost(*self._subject, **options)
 
     def evaluate(self, *, audited: bool, seed: int = 0, **options: Any) -> RobustnessCurve:
         """Evaluate with a bar, and audit if wanted.
@@ -70,11 +74,8 @@ class Task:
             seed: Of all random starts.
             **options: More of what `robustness_curve` takes.
         """
-        place, common = self._common
-        numbers = self.data.indices.tolist()
-        found = robustness_curve(
-            *place, **common, seed=seed, indices=numbers, progress=True, **options
-        )
+        options |= {"seed": seed, "indices": self.data.indices.tolist(), "progress": True}
+        found = robustness_curve(*self._subject, **self._attacks, **options)
         found = replace(found, about=self.about, calibration=self.calibration)
         leads = ranks.rank() == 0
         with busy("auditing") if audited and leads else nullcontext():

@@ -33,6 +33,7 @@ from cpr_wrap.cli.options import (
     ModelOptions,
     Overwrite,
     Seed,
+    Validation,
     file_name,
     fractions,
     number,
@@ -68,10 +69,7 @@ class RunOptions:
         float | None,
         number("First set the rule to reject this share of right answers."),
     ] = None
-    validation: Annotated[
-        str | None,
-        option("Images to calibrate on; by default the validation part of the data set."),
-    ] = None
+    validation: Validation = None
     donors: Annotated[
         str | None,
         option("Images that restarts begin from: train, a data set's name or a .npz file."),

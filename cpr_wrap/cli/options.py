@@ -116,6 +116,9 @@ BatchSize = Annotated[int | None, option("Images in a batch; by default what fit
 BudgetName = Annotated[
     str, typer.Option(help="How hard to attack: see `cpr-wrap list budgets`, or module:name.")
 ]
+Validation = Annotated[
+    str | None, option("Images to calibrate on; by default the validation part of the data set.")
+]
 Overwrite = Annotated[bool, option("Replace what is there.", "--overwrite")]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +35,7 @@ from cpr_wrap.cli.options import (
     NetworkName,
     Overwrite,
     Seed,
+    Validation,
     file_name,
     fraction,
     option,
@@ -68,6 +70,7 @@ class SweepOptions:
     eps: Annotated[list[str] | None, option("Adversarial budget, e.g. 8/255; repeat.")] = None
     norms: Annotated[list[str] | None, option("Norm; repeat.", "--norm")] = None
     budgets: Annotated[list[str] | None, option("Budget of attacks; repeat.", "--budget")] = None
+    validation: Validation = None
     network: NetworkName = None
     model_dir: ModelDir = None
 
@@ -111,12 +114,15 @@ def sweep(
                 _show_estimates(costs, common)
             return
         with resumable(f"finished runs are in {out}"):
-            options: dict[str, Any] = {
-                "audited": audit,
-                "batch_size": batch_size,
-                "overwrite": overwrite,
-            }
-            curves = evaluate(tasks, out, seed=seed, tell=mention, **options)
+            curves = evaluate(
+                tasks,
+                out,
+                audited=audit,
+                seed=seed,
+                batch_size=batch_size,
+                overwrite=overwrite,
+                tell=mention,
+            )
         if leads:
             _write(curves, out, common)
     if any(curve.audited is False for curve in curves):
@@ -177,7 +183,8 @@ def _tasks(combine: SweepOptions, data: DataOptions, device: Any, common: Common
         images = held[key] = held.get(key) or load_images(data, facts)
         sizes = [fraction(each) for each in combine.eps or ()] or [threat_eps(None, facts)]
         for text, norm in product(combine.rules or [""], norms or [facts.norm or "Linf"]):
-            model, calibration = _under(text, facts, norm, data, images, device)
+            held_out = partial(validation_images, data, facts, combine.validation, images)
+            model, calibration = _under(text, facts, norm, held_out, device)
             for eps, (name, budget) in product(sizes, budgets.items()):
                 check_threat(threat(norm), eps, images.images)
                 rule = text or model.rule.name
@@ -209,7 +216,7 @@ def _read_rule(text: str) -> tuple[type[RejectionRule], dict[str, Any], float | 
 
 
 def _under(
-    text: str, facts: ZooModel, norm: str, data: DataOptions, tested: ImageData, device: Any
+    text: str, facts: ZooModel, norm: str, held_out: Callable[[], ImageData], device: Any
 ) -> tuple[SelectiveClassifier, CalibrationFacts | None]:
     """A network under a rule such as `cpr:radius=0.1,steps=20` or `confidence:calibrate=0.01`."""
     from cpr_wrap.zoo import wrap
@@ -223,7 +230,7 @@ def _under(
     if rate is None:
         warn_of_open_rule(model)
         return model, None
-    model, record = calibrated(model, rate, validation_images(data, facts, None, tested))
+    model, record = calibrated(model, rate, held_out())
     if record.note:
         mention(f"note: {text}: {record.note}")
     return model, record.facts

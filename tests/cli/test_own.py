@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from cpr_wrap.evaluation import load_result
+from cpr_wrap.evaluation import load_result, results
 
 _MODULES = {
     "ownnet": """
@@ -229,6 +229,18 @@ def test_a_sweep_over_code_of_ones_own(project, type_command):
     )
     again = type_command("sweep", *own, *rules, *_TINY, "--out", "all")
     assert again.stderr.count("done before") == 2
+
+
+def test_a_sweep_calibrates_on_other_images_of_ones_own(project, type_command):
+    words = ("sweep", "--model", "local:weights.pt", "--network", "ownnet:Linear", "--eps", "0.1")
+    words += ("--dataset", "owndata:load", "--budget", "ownbudget:Dark", "--out", "all")
+    words += ("--rule", "confidence:calibrate=0.1")
+    answer = type_command(*words)
+    assert answer.exit_code == 2
+    assert "owndata:load has no part to calibrate on; pass --validation" in answer.stderr
+    assert type_command(*words, "--validation", "mnist").exit_code == 0
+    [found] = results("all")
+    assert found.calibration.num_images == 1000
 
 
 def test_advice_with_a_budget_of_ones_own(project):

@@ -146,7 +146,7 @@ def _tasks(
     from cpr_wrap.evaluation.sweep import Task
     from cpr_wrap.metrics import About
 
-    facts = {"model": ADDRESS, "dataset": "mnist", "command": command_line()}
+    facts: dict[str, Any] = {"model": ADDRESS, "dataset": "mnist", "command": command_line()}
     images = load_data("mnist", "robust", num=num)
     return [
         Task(

@@ -75,7 +75,7 @@ class Task:
             **options: More of what `robustness_curve` takes.
         """
         options |= {"seed": seed, "indices": self.data.indices.tolist(), "progress": True}
-        found = robustness_curve(*self._subject, **self._attacks, **options)
+        found = robustness_curve(*self._subject, **{**self._attacks, **options})
         found = replace(found, about=self.about, calibration=self.calibration)
         leads = ranks.rank() == 0
         with busy("auditing") if audited and leads else nullcontext():

@@ -98,13 +98,14 @@ def test_the_command_line_knows_it(installed, tmp_path):
     done = run(installed, tmp_path, "-c", COMMANDS, json.dumps(commands))
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [code for code, *_ in answers] == [0] * 5, (answers, done.stderr)
-    listed, curve, _, attack, calibrated = (text for _, text, _ in answers)
+    listed, _, _, attack, calibrated = (text for _, text, _ in answers)
     names = json.loads(listed)
     assert {"entropy", "ensemble"} <= set(names["rules"])
     assert {"fog", "HEIA"} <= set(names["attacks"])
     assert "fog-only" in names["budgets"]
     assert "squares" in names["datasets"]
-    assert "entropy" in curve
+    made = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert made["settings"]["rule"]["settings"] == {"threshold": -0.5}
     assert json.loads(attack)["attack"] == "fog"
     assert json.loads(calibrated)["after"]["name"] == "entropy"
 

@@ -67,7 +67,7 @@ def advice_figure(advice: Advice, *, size: tuple[float, float] = (5.2, 3.6)) -> 
     Returns:
         A `matplotlib.figure.Figure`; hollow marks are lower bounds.
     """
-    figure, axes = blank_figure(size)
+    figure, (axes,) = blank_figure(size)
     tried = [each for each in advice.candidates if each.curve is not None]
     kinds = list(dict.fromkeys(_kind(each) for each in tried))
     for place, kind in enumerate(kinds):

@@ -30,6 +30,20 @@ def test_theory_is_drawn_where_it_applies():
     assert [line.get_label() for line in axes.lines] == ["AT", "AT+CPR: Theorem 1, at least"]
 
 
+def test_many_runs_have_an_axis_for_each_threat_no_bands_and_a_legend_inside_the_canvas():
+    names = [f"a-network-with-a-long-name+cpr-radius=0.{number}" for number in range(10)]
+    runs = [full_curve(name, eps=0.3 if number % 2 else 0.4) for number, name in enumerate(names)]
+    figure = curve_figure(runs)
+    assert [axes.get_title() for axes in figure.axes] == ["Linf 0.4", "Linf 0.3"]
+    assert all(not axes.collections for axes in figure.axes)
+    assert curve_figure(runs[:2]).axes[0].collections
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    canvas, box = figure.bbox, legend.get_window_extent()
+    assert len(legend.get_texts()) == 10
+    assert (box.x0 >= 0, box.y0 >= 0, box.x1 <= canvas.x1, box.y1 <= canvas.y1) == (True,) * 4
+
+
 @pytest.mark.parametrize(
     ("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")]
 )

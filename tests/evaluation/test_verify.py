@@ -228,7 +228,7 @@ def test_areas_under_risk_are_measured_again(tmp_path):
     model, x, y = make("confidence")
     folder = save_result(robustness_curve(model, x, y, 0.1, budget=Dark()), tmp_path / "source")
     assert verify_result(folder, model).holds
-    change = put("coverage", "attacked_aurc", value=0.0)
+    change = put("coverage", "attacked_aurc", value=0.7)
     answer = edited((model, folder), tmp_path / "run", change, sealed=True)
     assert answer.problems == ("coverage: not what the model gives",)
 

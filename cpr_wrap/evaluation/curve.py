@@ -143,6 +143,7 @@ def robustness_curve(
         if source.y is not None:
             check_labels(source.y, len(source), num_classes)
         work = replace(work, donors=choose_donors(donors, model, work.stages, source, num_classes))
+    proven = _certificate(work, source, place, progress) if certify else None
     # Rounds are no part of the stages, so that their settings must be part of the name.
     plan_name = repr(plan) if isinstance(plan, InRounds) else plan.name
     folder = _open(store, work, plan_name, size, sample)

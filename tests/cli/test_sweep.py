@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 
+from cpr_wrap.cli.options import DataOptions
+from cpr_wrap.cli.sweep import SweepOptions, _planned
 from cpr_wrap.evaluation import results
 
 FEW = ["--num", "4", "--eps", "0.05", "--budget", "tests.budgets:Dark"]
@@ -96,6 +99,20 @@ def test_a_plan_that_cannot_be_read(type_command, tmp_path, text, words):
     answer = type_command("sweep", "plan.toml")
     assert answer.exit_code == 2
     assert words in answer.output
+
+
+def test_a_plan_names_images_and_folders_as_options_do(tmp_path):
+    (tmp_path / "plan.toml").write_text(
+        'models = "local:x"\nindices = "3,8-9"\nclass_map = "map.txt"\neps = [0.1, "1/4"]\n'
+    )
+    combine, data = _planned(tmp_path / "plan.toml", SweepOptions(), DataOptions())
+    assert (combine.models, combine.eps) == (["local:x"], ["0.1", "1/4"])
+    assert (data.indices, data.class_map) == ([3, 8, 9], Path("map.txt"))
+
+
+def test_a_rule_that_nobody_has_set_is_warned_of(swept):
+    answer = swept("--rule", "confidence")
+    assert "warning: rule confidence accepts everything at threshold 0" in answer.stderr
 
 
 def test_two_runs_of_one_name_are_refused(swept):

@@ -56,7 +56,8 @@ agreement = cpr_wrap.RULES["ensemble"](threshold=-0.2, second=second)
 for rule in (entropy, agreement):
     check_rule(rule, network, data.images)
 model = cpr_wrap.SelectiveClassifier(network, agreement)
-curve = cpr_wrap.robustness_curve(model, data.images, data.labels, 0.3, budget="quick")
+curve = cpr_wrap.robustness_curve(model, data.images, data.labels, 0.3, budget="fog-only")
+assert [stage.attack for stage in curve.passes] == ["preflight", "clean", "fog"]
 assert curve.settings.rule.address == "cpr_wrap_example.rules:Agreement"
 assert curve.settings.rule.forwards == 2
 assert cpr_wrap.save_result(curve, "run") and cpr_wrap.verify_result("run", model).holds
@@ -65,8 +66,6 @@ again = cpr_wrap.load("local:saved", network=network)
 assert torch.equal(again(data.images).score, model(data.images).score)
 squares = cpr_wrap.load_data("squares", "robust", num=3)
 assert (squares.name, len(squares)) == ("squares", 3)
-fog = cpr_wrap.robustness_curve(model, data.images, data.labels, 0.3, budget="fog-only")
-assert [stage.attack for stage in fog.passes] == ["preflight", "clean", "fog"]
 print("done")
 """
 
@@ -76,31 +75,39 @@ def test_everything_works_from_python(installed, tmp_path):
     assert answer.stdout == "done\n", answer.stderr
 
 
-def test_a_third_party_rule_runs_from_the_command_line(installed, tmp_path):
-    words = ["-m", "cpr_wrap", "curve", "twins:at", "--rule", "entropy", "--set", "threshold=-0.5"]
-    answer = run(
-        installed, tmp_path, *words, "-n", "2", "--budget", "quick", "--out", "run", "--json"
+COMMANDS = """
+import json, sys
+from typer.testing import CliRunner
+from cpr_wrap.cli import app
+
+for words in json.loads(sys.argv[1]):
+    answer = CliRunner().invoke(app, words.split())
+    print(json.dumps([answer.exit_code, answer.stdout, answer.stderr]))
+"""
+
+
+def test_the_command_line_knows_it(installed, tmp_path):
+    model = "bundled:mnist-compact-at"
+    commands = (
+        "list --json",
+        "curve twins:at --rule entropy --set threshold=-0.5 -n 2 --budget fog-only --out run",
+        "verify run",
+        f"attack {model} fog -n 2 --rule entropy --json",
+        f"calibrate {model} --rule entropy -n 50 --json",
     )
-    assert answer.returncode == 0, answer.stderr
-    content = json.loads(answer.stdout)
-    assert content["settings"]["rule"]["settings"] == {"threshold": -0.5}
-    checked = run(installed, tmp_path, "-m", "cpr_wrap", "verify", "run")
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-
-
-def test_lists_attacks_and_calibration_know_it(installed, tmp_path):
-    answer = run(installed, tmp_path, "-m", "cpr_wrap", "list", "--json")
-    listed = json.loads(answer.stdout)
-    assert {"entropy", "ensemble"} <= set(listed["rules"])
-    assert {"fog", "HEIA"} <= set(listed["attacks"])
-    assert "fog-only" in listed["budgets"]
-    assert "squares" in listed["datasets"]
-    words = ["attack", "bundled:mnist-compact-at", "fog", "-n", "2", "--rule", "entropy", "--json"]
-    answer = run(installed, tmp_path, "-m", "cpr_wrap", *words)
-    assert json.loads(answer.stdout)["attack"] == "fog", answer.stderr
-    words = ["calibrate", "bundled:mnist-compact-at", "--rule", "entropy", "--json"]
-    answer = run(installed, tmp_path, "-m", "cpr_wrap", *words)
-    assert json.loads(answer.stdout)["after"]["name"] == "entropy", answer.stderr
+    done = run(installed, tmp_path, "-c", COMMANDS, json.dumps(commands))
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [code for code, *_ in answers] == [0] * 5, (answers, done.stderr)
+    listed, _, _, attack, calibrated = (text for _, text, _ in answers)
+    names = json.loads(listed)
+    assert {"entropy", "ensemble"} <= set(names["rules"])
+    assert {"fog", "HEIA"} <= set(names["attacks"])
+    assert "fog-only" in names["budgets"]
+    assert "squares" in names["datasets"]
+    made = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert made["settings"]["rule"]["settings"] == {"threshold": -0.5}
+    assert json.loads(attack)["attack"] == "fog"
+    assert json.loads(calibrated)["after"]["name"] == "entropy"
 
 
 class _Point:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from cpr_wrap._address import find
 from cpr_wrap.attacks.adaptive import ATTACKS, Attack, Stage, as_stage
 from cpr_wrap.attacks.autoattack import AdaptiveAutoAttack, AutoAttackOnBase
-from cpr_wrap.attacks.ensemble import BUDGETS, Budget
 from cpr_wrap.attacks.foolbox import attack_by_name
 from cpr_wrap.objective import Goal, Objective
 from cpr_wrap.rules import RULES
@@ -42,18 +40,6 @@ class Alone:
     def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:  # noqa: ARG002
         """The attack."""
         return (self.stage,)
-
-
-def find_budget(name: str) -> Budget:
-    """The budget of a name, or at an address `module:name`."""
-    plan: Any = find(BUDGETS, name)
-    plan = plan() if isinstance(plan, type) else plan
-    if not (hasattr(plan, "name") and callable(getattr(plan, "stages", None))):
-        raise TypeError(
-            f"{name}: expected a budget with a name and stages(rule, eps), got {plan!r}"
-        )
-    budget: Budget = plan
-    return budget
 
 
 def find_attack(

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from cpr_wrap.cli._run import mention
+from cpr_wrap.cli._run import command_line, mention
 from cpr_wrap.cli._settings import rule_options
-from cpr_wrap.cli.options import DataOptions, DeviceName, ModelOptions
+from cpr_wrap.cli.options import Common, DataOptions, DeviceName, ModelOptions
 
 if TYPE_CHECKING:
     import torch
 
     from cpr_wrap.calibration import CalibrationRecord
     from cpr_wrap.data import ImageData
+    from cpr_wrap.metrics import About
     from cpr_wrap.selective import SelectiveClassifier
     from cpr_wrap.zoo import ZooModel
 
@@ -25,6 +26,30 @@ class Loaded(NamedTuple):
 
     model: SelectiveClassifier
     facts: ZooModel
+
+
+def short_name(address: str) -> str:
+    """The last word of a model's address, for names of runs."""
+    return address.rpartition(":")[2].rstrip("/").rpartition("/")[2]
+
+
+def about(
+    name: str, facts: ZooModel, data: ImageData, network: str | None, common: Common
+) -> About:
+    """What a result says of its run, so that it can be checked and made again."""
+    from cpr_wrap.metrics import About
+
+    return About(
+        name=name,
+        model=facts.address,
+        network=network or "",
+        imports=tuple(common.imports or ()),
+        dataset=data.name,
+        part=data.part,
+        dataset_note=data.note,
+        command=command_line(),
+        trained_eps=facts.trained_eps,
+    )
 
 
 def pick_device(name: DeviceName) -> torch.device:
@@ -165,11 +190,14 @@ def calibrated(
     """Set the rule on some images so that it rejects that share of right answers."""
     from cpr_wrap.calibration import calibrate
     from cpr_wrap.engine.progress import busy
+    from cpr_wrap.evaluation.preflight import preflight
     from cpr_wrap.selective import network_device
 
     device = network_device(model.base)
+    images, labels = data.images.to(device), data.labels.to(device)
     with busy("calibrating"):
-        found = calibrate(model, data.images.to(device), data.labels.to(device), rate)
+        preflight(model, images)
+        found = calibrate(model, images, labels, rate)
     return found.model, found.record
 
 

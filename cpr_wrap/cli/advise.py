@@ -24,10 +24,13 @@ from cpr_wrap.cli.options import (
     DataOptions,
     Eps,
     ModelOptions,
+    Overwrite,
     Seed,
+    check_free,
     fractions,
     number,
     option,
+    whole_numbers,
 )
 
 if TYPE_CHECKING:
@@ -67,24 +70,7 @@ def read_cost(text: str) -> LossLike:
 
 @dataclass(frozen=True, kw_only=True)
 class AdviceOptions:
-    """What to try, and what is allowed.
-
-    Attributes:
-        cost: What a rejection costs.
-        validation: Images to choose on.
-        max_latency: What a prediction may take.
-        max_clean_rejection: Share of clean images that may be rejected.
-        radii: Consistency radii to try.
-        tried_steps: Numbers of steps to try.
-        thresholds: Confidence thresholds to try.
-        budget: The full budget.
-        screening: The first budget.
-        seed: Seed of all random starts.
-        batch_size: Rows in a batch.
-        store: Where finished work is kept.
-        figure: File for the picture.
-        table: File for the table.
-    """
+    """What to try, and what is allowed."""
 
     cost: Annotated[
         str,
@@ -115,6 +101,7 @@ class AdviceOptions:
     ] = None
     figure: Annotated[Path | None, option("Write the picture: .svg, .png or .pdf.")] = None
     table: Annotated[Path | None, option("Write the table as Markdown.")] = None
+    overwrite: Overwrite = False
 
 
 def advise(
@@ -136,17 +123,15 @@ def advise(
     """
     from cpr_wrap.cli._load import load_model
     from cpr_wrap.evaluation import advise as advise_on
+    from cpr_wrap.report.plots import check_suffix
 
-    cost = read_cost(advice.cost)
+    cost, settings = read_cost(advice.cost), _candidates(advice)
+    for file in filter(None, (advice.figure, advice.table)):
+        check_free(file, advice.overwrite)
+    if advice.figure is not None:
+        check_suffix(advice.figure)
     loaded = load_model(address, model, pick_device(common.device))
     images, validation = _both(data, loaded.facts, advice.validation)
-    settings: dict[str, Any] = {}
-    if advice.radii is not None:
-        settings["radii"] = fractions(advice.radii)
-    if advice.tried_steps is not None:
-        settings["steps"] = [int(part) for part in fractions(advice.tried_steps)]
-    if advice.thresholds is not None:
-        settings["thresholds"] = fractions(advice.thresholds)
     kept = "nothing is kept without --store" if advice.store is None else f"see {advice.store}"
     with resumable(kept):
         found = advise_on(
@@ -170,6 +155,16 @@ def advise(
     _show_advice(found, advice, common)
 
 
+def _candidates(advice: AdviceOptions) -> dict[str, Any]:
+    """What to try, as typed."""
+    typed = {
+        "radii": advice.radii and fractions(advice.radii),
+        "steps": advice.tried_steps and whole_numbers(advice.tried_steps),
+        "thresholds": advice.thresholds and fractions(advice.thresholds),
+    }
+    return {name: value for name, value in typed.items() if value}
+
+
 def _both(
     data: DataOptions, facts: ZooModel, validation: str | None
 ) -> tuple[ImageData, ImageData | None]:
@@ -184,13 +179,13 @@ def _both(
 
 
 def _show_advice(found: Advice, options: AdviceOptions, common: Common) -> None:
+    from cpr_wrap._files import write_atomically
     from cpr_wrap.report.advice import advice_figure, advice_table
     from cpr_wrap.report.plots import write_figure
 
     table = advice_table(found)
     if options.table is not None:
-        options.table.parent.mkdir(parents=True, exist_ok=True)
-        options.table.write_text(table.render("markdown") + "\n")
+        write_atomically(options.table, table.render("markdown") + "\n")
     if options.figure is not None:
         write_figure(advice_figure(found), options.figure)
     if common.as_json:

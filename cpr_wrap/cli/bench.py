@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cpr_wrap.cli import _show
-from cpr_wrap.cli._load import load_images, load_model, pick_device, threat_eps
+from cpr_wrap.cli._load import load_images, load_model, pick_device, threat_eps, threat_norm
 from cpr_wrap.cli.options import BudgetName, Common, DataOptions, Eps, ModelOptions
 
 if TYPE_CHECKING:
@@ -33,14 +33,15 @@ def bench(
 
     Example: cpr-wrap bench bundled:mnist-compact-at --num 100
     """
-    from cpr_wrap.cli._attacks import find_budget
     from cpr_wrap.evaluation import benchmark
+    from cpr_wrap.evaluation.curve import find_budget
 
     plan = find_budget(budget)
     loaded = load_model(address, model, pick_device(common.device))
     images = load_images(data, loaded.facts)
     task = (loaded.model, images, threat_eps(eps, loaded.facts))
-    figures = benchmark.measure(*task, budget=plan, batch_size=batch_size)
+    norm = threat_norm(model, loaded.facts)
+    figures = benchmark.measure(*task, budget=plan, batch_size=batch_size, norm=norm)
     if common.as_json:
         _show.print_json({"model": address, "rule": loaded.model.rule, "engine": figures})
         return

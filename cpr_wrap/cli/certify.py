@@ -18,7 +18,16 @@ from cpr_wrap.cli._load import (
 )
 from cpr_wrap.cli._processes import several_processes
 from cpr_wrap.cli._run import mention
-from cpr_wrap.cli.options import Address, Common, DataOptions, Eps, ModelOptions, number, option
+from cpr_wrap.cli.options import (
+    Address,
+    Common,
+    DataOptions,
+    Eps,
+    ModelOptions,
+    Validation,
+    number,
+    option,
+)
 
 
 def certify(
@@ -28,6 +37,7 @@ def certify(
     calibrate: Annotated[
         float | None, number("First set the rule to reject this share of right answers.")
     ] = None,
+    validation: Validation = None,
     crown: Annotated[
         bool, typer.Option("--crown/--no-crown", help="Use CROWN beside interval bounds.")
     ] = True,
@@ -49,7 +59,7 @@ def certify(
         images, budget = load_images(data, loaded.facts), threat_eps(eps, loaded.facts)
         selective = loaded.model
         if calibrate is not None:
-            chosen = validation_images(data, loaded.facts, None, images)
+            chosen = validation_images(data, loaded.facts, validation, images)
             selective, _ = calibrated(selective, calibrate, chosen)
         warn_of_open_rule(selective)
         mention(f"{address}, {selective.rule.describe()}, {len(images)} images, eps {budget:g}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cpr_wrap.cli import _show
-from cpr_wrap.cli.options import Common, option
+from cpr_wrap.cli.options import Common, Overwrite, check_free, option
 
 if TYPE_CHECKING:
     from cpr_wrap.metrics import RobustnessCurve
@@ -46,6 +46,7 @@ def compare(
         bool, option("Clean figures and robust accuracy with detection instead.", "--traditional")
     ] = False,
     out: Annotated[Path | None, option("Write the table to this file instead.")] = None,
+    overwrite: Overwrite = False,
     common: Common,
 ) -> None:
     """Print total robust losses of several runs side by side.
@@ -55,11 +56,14 @@ def compare(
 
     Example: cpr-wrap compare runs/at runs/trades --loss step:0.05 --format latex
     """
+    from cpr_wrap._files import write_atomically
     from cpr_wrap.evaluation import results
     from cpr_wrap.metrics import PAPER_LOSSES, parse_loss
     from cpr_wrap.report.ranking import RANKED, ranked_rows, ranking
     from cpr_wrap.report.ranking import traditional as traditional_table
 
+    if out is not None:
+        check_free(out, overwrite)
     losses = PAPER_LOSSES if full else tuple(map(parse_loss, loss or ())) or RANKED
     runs = list(results(folders).folders)
     if traditional and not common.as_json:
@@ -75,7 +79,7 @@ def compare(
     if out is None:
         typer.echo(text)
     else:
-        out.write_text(text + "\n")
+        write_atomically(out, text + "\n")
         typer.echo(f"written to {out}")
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,18 +10,19 @@ import typer
 
 from cpr_wrap.cli import _show
 from cpr_wrap.cli._load import (
-    Loaded,
+    about,
     calibrated,
     load_images,
     load_model,
     pick_device,
+    short_name,
     threat_eps,
     threat_norm,
     validation_images,
     warn_of_open_rule,
 )
 from cpr_wrap.cli._processes import several_processes
-from cpr_wrap.cli._run import CHECK_FAILED, command_line, mention, resumable
+from cpr_wrap.cli._run import CHECK_FAILED, mention, resumable
 from cpr_wrap.cli.options import (
     Address,
     BatchSize,
@@ -33,18 +33,17 @@ from cpr_wrap.cli.options import (
     ModelOptions,
     Overwrite,
     Seed,
+    Validation,
+    file_name,
     fractions,
     number,
     option,
 )
 
 if TYPE_CHECKING:
-    from cpr_wrap.attacks.adaptive import Stage
-    from cpr_wrap.attacks.ensemble import Budget
-    from cpr_wrap.calibration import CalibrationRecord
-    from cpr_wrap.data import ImageData
-    from cpr_wrap.metrics import About, RobustnessCurve
-    from cpr_wrap.selective import SelectiveClassifier
+    from cpr_wrap.evaluation import Estimate
+    from cpr_wrap.evaluation.sweep import Task
+    from cpr_wrap.metrics import RobustnessCurve
 
 
 def _alphas(text: str) -> tuple[float, ...]:
@@ -59,31 +58,7 @@ def _alphas(text: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How to evaluate.
-
-    Attributes:
-        budget: How hard to attack.
-        attack: Attacks beside the budget's.
-        calibrate: Share of right answers that the rule may reject.
-        validation: Images to calibrate on.
-        donors: Images that restarts begin from.
-        alphas: Where the curve is tabulated.
-        ablation: Whether to run every attack alone too.
-        audit: Whether to ask if the evaluation itself is believable.
-        certify: Whether to prove what bounds can prove too.
-        estimate: Whether only to say what it would cost.
-        seed: Seed of all random starts.
-        batch_size: Rows in a batch.
-        block_size: Images that are worked on together.
-        dtype: Precision to search in.
-        compile: Whether to search with a compiled network.
-        channels_last: Whether to search with a network in that memory format.
-        out: The result folder.
-        overwrite: Whether another run in it may be replaced.
-        store: Where finished work is kept.
-        points: Points found elsewhere, judged first.
-        name: What to call the run.
-    """
+    """How to evaluate."""
 
     budget: BudgetName = "standard"
     attack: Annotated[
@@ -94,10 +69,7 @@ class RunOptions:
         float | None,
         number("First set the rule to reject this share of right answers."),
     ] = None
-    validation: Annotated[
-        str | None,
-        option("Images to calibrate on; by default the validation part of the data set."),
-    ] = None
+    validation: Validation = None
     donors: Annotated[
         str | None,
         option("Images that restarts begin from: train, a data set's name or a .npz file."),
@@ -140,37 +112,6 @@ class RunOptions:
     name: Annotated[str | None, option("What to call the run in tables.")] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Task:
-    """A model, its images and the budget of the adversary."""
-
-    address: str
-    network: str
-    model: SelectiveClassifier
-    data: ImageData
-    eps: float
-    norm: str
-    plan: Budget
-    extras: tuple[Stage, ...]
-    calibration: CalibrationRecord | None
-
-    @property
-    def name(self) -> str:
-        from cpr_wrap._text import eps_text
-
-        model = self.address.rpartition(":")[2].rpartition("/")[2]
-        return f"{model}+{self.model.rule.name}+{self.norm}-{eps_text(self.eps)}"
-
-    @property
-    def sentence(self) -> str:
-        from cpr_wrap._text import eps_text
-
-        return (
-            f"{self.address}, {self.model.rule.describe()}, {len(self.data)} images of "
-            f"{self.data.name}, {self.norm} eps {eps_text(self.eps)}"
-        )
-
-
 def curve(
     address: Address,
     *,
@@ -191,14 +132,16 @@ def curve(
     """
     if run.validation is not None and run.calibrate is None:
         raise typer.BadParameter("--validation: expected only beside --calibrate")
+    from cpr_wrap.engine.progress import busy
+
     device = pick_device(common.device)
     with several_processes(device) as leads:
-        task = _prepare(address, eps, model, data, run, load_model(address, model, device))
-        mention(task.sentence)
-        if task.calibration is not None:
-            mention(_show.calibration_sentence(task.calibration))
+        task = _prepare(address, eps, model, data, run, common)
         if run.estimate:
-            _estimate(task, run, common, leads=leads)
+            with busy("estimating"):
+                cost = task.estimate(run.batch_size, audited=run.audit)
+            if leads:
+                _show_estimate(cost, task, common)
         else:
             _evaluate(task, run, common, leads=leads)
 
@@ -209,154 +152,91 @@ def _prepare(
     model: ModelOptions,
     data: DataOptions,
     run: RunOptions,
-    loaded: Loaded,
-) -> _Task:
-    from cpr_wrap.cli._attacks import find_attack, find_budget
-    from cpr_wrap.evaluation.curve import check_threat
+    common: Common,
+) -> Task:
+    """Load everything, and refuse what cannot be before any work."""
+    from cpr_wrap._text import eps_text
+    from cpr_wrap.cli._attacks import find_attack
+    from cpr_wrap.evaluation.curve import check_threat, find_budget
+    from cpr_wrap.evaluation.sweep import Task
     from cpr_wrap.geometry import threat
 
-    plan = find_budget(run.budget)
+    budget = find_budget(run.budget)
+    loaded = load_model(address, model, pick_device(common.device))
     eps, norm = threat_eps(eps, loaded.facts), threat_norm(model, loaded.facts)
     images = load_images(data, loaded.facts)
     check_threat(threat(norm), eps, images.images)
-    selective, calibration = loaded.model, None
+    selective, record = loaded.model, None
     extras = tuple(find_attack(name, selective.rule) for name in run.attack or ())
     if run.calibrate is not None:
         held_out = validation_images(data, loaded.facts, run.validation, images)
-        selective, calibration = calibrated(selective, run.calibrate, held_out)
+        selective, record = calibrated(selective, run.calibrate, held_out)
     warn_of_open_rule(selective)
-    return _Task(
-        address=address,
-        network=model.network or "",
+    mention(
+        f"{address}, {selective.rule.describe()}, {len(images)} images of {images.name}, {norm} "
+        f"eps {eps_text(eps)}"
+    )
+    if record is not None:
+        mention(_show.calibration_sentence(record))
+    words = (short_name(address), selective.rule.name, f"{norm}-{eps_text(eps)}")
+    return Task(
+        about=about(run.name or "+".join(words), loaded.facts, images, model.network, common),
         model=selective,
         data=images,
         eps=eps,
         norm=norm,
-        plan=plan,
+        budget=budget,
         extras=extras,
-        calibration=calibration,
+        calibration=None if record is None else record.facts,
     )
 
 
-def _estimate(task: _Task, run: RunOptions, common: Common, *, leads: bool) -> None:
-    from cpr_wrap.engine.progress import busy
-    from cpr_wrap.evaluation import estimate_cost
-
-    with busy("estimating"):
-        cost = estimate_cost(
-            task.model,
-            task.data.images,
-            task.data.labels,
-            task.eps,
-            budget=task.plan,
-            batch_size=run.batch_size,
-            norm=task.norm,
-        )
-    if not leads:
-        return
+def _show_estimate(cost: Estimate, task: Task, common: Common) -> None:
     if common.as_json:
         _show.print_json(cost)
         return
+    audit = f", {cost.audit_passes:,.0f} passes of it for the audit" if cost.audit_passes else ""
     typer.echo(
         f"about {cost.passes:,.0f} passes ({cost.passes_per_image:,.0f} per image) and "
-        f"{_show.duration(cost.seconds)} for {cost.images} images with budget {task.plan.name}, "
-        f"from {cost.probed} of them"
+        f"{_show.duration(cost.seconds)} for {cost.images} images with budget {task.budget.name}, "
+        f"from {cost.probed} of them{audit}"
     )
 
 
-def _evaluate(task: _Task, run: RunOptions, common: Common, *, leads: bool) -> None:
-    from cpr_wrap.engine.progress import busy
-    from cpr_wrap.evaluation import audit, robustness_curve, save_result
+def _evaluate(task: Task, run: RunOptions, common: Common, *, leads: bool) -> None:
+    from cpr_wrap.evaluation import save_result
     from cpr_wrap.metrics import PAPER_ALPHAS
     from cpr_wrap.report import make_gallery, save_gallery
 
-    name = run.name or task.name
-    out = run.out or Path("runs") / re.sub(r"[^\w.+-]", "-", name)
-    _check_free(out, task, run)
+    out = run.out or Path("runs") / file_name(task.about.name)
+    try:
+        task.held_by(out, run.seed, overwrite=run.overwrite)
+    except FileExistsError as error:
+        raise typer.BadParameter(str(error)) from error
     store = run.store or out / "store"
     with resumable(f"finished work is in {store}"):
-        found = robustness_curve(
-            task.model,
-            task.data.images,
-            task.data.labels,
-            task.eps,
-            alphas=run.alphas or PAPER_ALPHAS,
-            budget=task.plan,
-            extras=task.extras,
+        found = task.evaluate(
+            audited=run.audit,
             seed=run.seed,
+            alphas=run.alphas or PAPER_ALPHAS,
             batch_size=run.batch_size,
             block_size=run.block_size,
             store=store,
-            norm=task.norm,
-            indices=task.data.indices.tolist(),
             points=run.points,
             donors=task.data.name if run.donors == "train" else run.donors,
             ablation=run.ablation,
             certify=run.certify,
-            progress=True,
             dtype=run.dtype,
             compile=run.compile,
             channels_last=run.channels_last,
         )
-        if not leads:
-            return
-        calibration = None if task.calibration is None else task.calibration.facts
-        found = replace(found, about=_about(task, name, common), calibration=calibration)
-        if run.audit:
-            with busy("auditing"):
-                found = replace(found, checks=audit(task.model, found, seed=run.seed))
+    if not leads:
+        return
     folder = save_result(found, out)
     save_gallery(make_gallery(task.model, found), folder)
     _print(found, folder, common)
-    if any(check.passed is False for check in found.checks or ()):
+    if found.audited is False:
         raise typer.Exit(CHECK_FAILED)
-
-
-def _check_free(out: Path, task: _Task, run: RunOptions) -> None:
-    """Refuse a folder that holds another run; the same run may be made again."""
-    from cpr_wrap.engine.evaluate import stage_text
-    from cpr_wrap.engine.store import weights_digest
-    from cpr_wrap.evaluation.assemble import images_digest, rule_facts
-    from cpr_wrap.evaluation.result import RESULT, read_file
-
-    if run.overwrite or not (out / RESULT).exists():
-        return
-    there = read_file(out)
-    if there.settings is not None and there.provenance is not None:
-        settings, provenance = there.settings, there.provenance
-        rule = task.model.rule
-        stages = [stage_text(each) for each in (*task.plan.stages(rule, task.eps), *task.extras)]
-        ours = (
-            *(task.eps, task.norm, run.seed, rule_facts(rule).config, stages),
-            images_digest(task.data.images, task.data.labels, task.data.indices),
-            weights_digest(task.model),
-        )
-        theirs = (
-            *(there.eps, there.norm, settings.seed, settings.rule.config),
-            list(settings.stages[-len(stages) :]),  # points that were given come before
-            *(provenance.data, provenance.weights),
-        )
-        if ours == theirs:
-            return
-    raise typer.BadParameter(
-        f"{out} holds another run, {there.about.name or 'without a name'}; choose another --out, "
-        "or pass --overwrite to replace it"
-    )
-
-
-def _about(task: _Task, name: str, common: Common) -> About:
-    from cpr_wrap.metrics import About
-
-    return About(
-        name=name,
-        model=task.address,
-        network=task.network,
-        imports=tuple(common.imports or ()),
-        dataset=task.data.name,
-        part=task.data.part,
-        dataset_note=task.data.note,
-        command=command_line(),
-    )
 
 
 def _print(found: RobustnessCurve, folder: Path, common: Common) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +13,13 @@ import typer
 from cpr_wrap.cli import _show
 from cpr_wrap.cli._load import pick_device
 from cpr_wrap.cli._run import command_line, resumable, say
-from cpr_wrap.cli.options import BudgetName, Common
+from cpr_wrap.cli.options import BudgetName, Common, Overwrite
 
 if TYPE_CHECKING:
     from cpr_wrap.attacks.ensemble import Budget
     from cpr_wrap.calibration import CalibrationRecord
     from cpr_wrap.data import ImageData
+    from cpr_wrap.evaluation.sweep import Task
     from cpr_wrap.metrics import RobustnessCurve
     from cpr_wrap.selective import SelectiveClassifier
 
@@ -57,6 +58,7 @@ def demo(
     ] = 100,
     budget: BudgetName = "quick",
     out: Annotated[Path, typer.Option(help="Where to write results.")] = Path("cpr-wrap-demo"),
+    overwrite: Overwrite = False,
     common: Common,
 ) -> None:
     """Show everything on a small MNIST model, offline, in a few minutes.
@@ -66,8 +68,9 @@ def demo(
 
     Example: cpr-wrap demo
     """
-    from cpr_wrap.cli._attacks import find_budget
     from cpr_wrap.data import load_data
+    from cpr_wrap.evaluation.curve import find_budget
+    from cpr_wrap.report import write_report
 
     plan = find_budget(budget)
     started = time.perf_counter()
@@ -81,10 +84,14 @@ def demo(
         tell(f"  {each.sentence}")
     clean = [_clean(each.model, test) for each in contenders]
     tell(f"\nOn {len(test):,} clean test images:\n\n{_clean_table(contenders, clean)}\n")
+    tasks = _tasks(contenders, clean, num, plan)
+    folders = [out / each.name.replace(" ", "-").lower() for each in contenders]
+    for task, folder in zip(tasks, folders, strict=True):
+        task.held_by(folder, overwrite=overwrite)
     tell(f"Attacking the first {num} of them, each rule by attacks made for it …")
     with resumable(f"finished work is in {out / 'store'}"):
-        curves = [_attack(each, test, num, plan, out / "store") for each in contenders]
-    report = _write(contenders, curves, clean, out)
+        curves = [_run(*pair, out / "store") for pair in zip(tasks, folders, strict=True)]
+    report = write_report(folders, out / "report.html")
     if common.as_json:
         _show.print_json(_summary(contenders, curves, clean) | {"report": report})
         return
@@ -131,49 +138,38 @@ def _clean(model: SelectiveClassifier, test: ImageData) -> dict[str, float]:
     }
 
 
-def _attack(
-    contender: Contender, test: ImageData, num: int, budget: Budget, store: Path
-) -> RobustnessCurve:
-    from cpr_wrap.evaluation import robustness_curve
-
-    say(f"{contender.name}:")
-    return robustness_curve(
-        contender.model,
-        test.images[:num],
-        test.labels[:num],
-        EPS,
-        budget=budget,
-        store=store,
-        indices=test.indices[:num].tolist(),
-        progress=True,
-    )
-
-
-def _write(
-    contenders: Sequence[Contender],
-    curves: Sequence[RobustnessCurve],
-    clean: Sequence[dict[str, float]],
-    out: Path,
-) -> Path:
-    from cpr_wrap.evaluation import save_result
+def _tasks(
+    contenders: Sequence[Contender], clean: Sequence[dict[str, float]], num: int, budget: Budget
+) -> list[Task]:
+    """The evaluations, all on the same images."""
+    from cpr_wrap.data import load_data
+    from cpr_wrap.evaluation.sweep import Task
     from cpr_wrap.metrics import About
-    from cpr_wrap.report import make_gallery, save_gallery, write_report
 
-    folders = []
-    for each, curve, figures in zip(contenders, curves, clean, strict=True):
-        about = About(
-            name=each.name,
-            model=ADDRESS,
-            dataset="mnist",
-            command=command_line(),
-            clean_test=figures,
+    facts: dict[str, Any] = {"model": ADDRESS, "dataset": "mnist", "command": command_line()}
+    images = load_data("mnist", "robust", num=num)
+    return [
+        Task(
+            about=About(name=each.name, clean_test=figures, **facts),
+            model=each.model,
+            data=images,
+            eps=EPS,
+            norm="Linf",
+            budget=budget,
+            calibration=None if each.calibration is None else each.calibration.facts,
         )
-        calibration = None if each.calibration is None else each.calibration.facts
-        told = replace(curve, about=about, calibration=calibration)
-        folder = save_result(told, out / each.name.replace(" ", "-").lower())
-        save_gallery(make_gallery(each.model, curve), folder)
-        folders.append(folder)
-    return write_report(folders, out / "report.html")
+        for each, figures in zip(contenders, clean, strict=True)
+    ]
+
+
+def _run(task: Task, folder: Path, store: Path) -> RobustnessCurve:
+    from cpr_wrap.evaluation import save_result
+    from cpr_wrap.report import make_gallery, save_gallery
+
+    say(f"{task.about.name}:")
+    curve = task.evaluate(audited=False, store=store)
+    save_gallery(make_gallery(task.model, curve), save_result(curve, folder))
+    return curve
 
 
 def _summary(

@@ -31,9 +31,11 @@ def merge(
     from dataclasses import replace
 
     from cpr_wrap.evaluation import load_result, merge_results, save_result
+    from cpr_wrap.evaluation.collect import result_folders
     from cpr_wrap.evaluation.result import RESULT
 
     check_free(out / RESULT, overwrite)
+    folders = result_folders(folders)
     curves = [load_result(folder) for folder in folders]
     names = [folder.resolve().name for folder in folders]
     if len(set(names)) < len(names):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +36,11 @@ def fraction(text: str | float) -> float:
 def fractions(text: str) -> tuple[float, ...]:
     """Read a list like `0,0.05,1` or `0,1/20,1`."""
     return tuple(fraction(part.strip()) for part in text.split(","))
+
+
+def file_name(name: str) -> str:
+    """A run's name as that of its folder."""
+    return re.sub(r"[^\w.+=-]", "-", name)
 
 
 def check_free(path: Path, overwrite: bool) -> None:
@@ -78,7 +84,8 @@ def whole_numbers(text: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        whole = first.isdecimal() and (last.isdecimal() or not dash)
+        if not whole or (dash and int(last) < int(first)):
             raise typer.BadParameter(f"expected whole numbers like 3,8,20-29, got {text!r}")
         numbers.extend(range(int(first), int(last or first) + 1))
     return numbers
@@ -109,6 +116,9 @@ BatchSize = Annotated[int | None, option("Images in a batch; by default what fit
 BudgetName = Annotated[
     str, typer.Option(help="How hard to attack: see `cpr-wrap list budgets`, or module:name.")
 ]
+Validation = Annotated[
+    str | None, option("Images to calibrate on; by default the validation part of the data set.")
+]
 Overwrite = Annotated[bool, option("Replace what is there.", "--overwrite")]
 
 
@@ -121,14 +131,7 @@ NetworkName = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """What every command takes.
-
-    Attributes:
-        device: Where to compute.
-        imports: Modules to import first.
-        as_json: Print JSON on standard output and nothing else.
-        debug: Show the traceback of an error.
-    """
+    """What every command takes."""
 
     device: Annotated[
         DeviceName,
@@ -149,19 +152,7 @@ class Common:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """How to load a model, and when it rejects.
-
-    Attributes:
-        rule: Name of the rejection rule.
-        radius: CPR's radius.
-        steps: CPR's number of steps.
-        step_size: CPR's step size.
-        threshold: Where a score is accepted.
-        norm: Norm of CPR's ball, and of the attacks.
-        settings: Any setting of the rule, as `NAME=VALUE`.
-        model_dir: Where weight files are.
-        network: The architecture, for bare weights.
-    """
+    """How to load a model, and when it rejects."""
 
     rule: Annotated[
         str | None,
@@ -195,17 +186,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Which images.
-
-    Attributes:
-        dataset: Name of a data set, or images of one's own.
-        num: How many images.
-        start: The number of the first.
-        indices: The numbers of all.
-        class_map: Numbers of class folders.
-        data_dir: Where data sets are.
-        download: Whether to fetch what is missing.
-    """
+    """Which images."""
 
     dataset: Annotated[
         str | None,

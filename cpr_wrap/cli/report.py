@@ -37,11 +37,16 @@ def report(
     Example: cpr-wrap report runs/at runs/trades --out report.html --figure curves.svg
     """
     from cpr_wrap.engine.progress import busy
+    from cpr_wrap.evaluation.collect import result_folders
     from cpr_wrap.report import Run, curve_figure, write_figure, write_report
+    from cpr_wrap.report.export import info_file
 
     for file in filter(None, (out, figure)):
         check_free(file, overwrite)
-    runs = [Run.load(folder) for folder in folders]
+    runs = [Run.load(folder) for folder in result_folders(folders)]
+    if robustbench is not None:
+        for run in runs:
+            check_free(info_file(run, robustbench), overwrite)
     # The figure first: a format that nobody can draw leaves no half of the work behind.
     with busy("drawing"):
         drawn = [] if figure is None else [write_figure(curve_figure(runs), figure)]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,44 +14,65 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cpr_wrap.cli import _show
-from cpr_wrap.cli._load import load_images, pick_device, threat_eps
+from cpr_wrap.cli._load import (
+    about,
+    calibrated,
+    load_images,
+    pick_device,
+    short_name,
+    threat_eps,
+    validation_images,
+    warn_of_open_rule,
+)
 from cpr_wrap.cli._processes import several_processes
-from cpr_wrap.cli._run import command_line, mention, resumable
+from cpr_wrap.cli._run import CHECK_FAILED, mention, resumable
 from cpr_wrap.cli._settings import rule_options
-from cpr_wrap.cli.options import BatchSize, Common, DataOptions, Seed, fraction, option
+from cpr_wrap.cli.options import (
+    BatchSize,
+    Common,
+    DataOptions,
+    ModelDir,
+    NetworkName,
+    Overwrite,
+    Seed,
+    Validation,
+    file_name,
+    fraction,
+    option,
+    whole_numbers,
+)
 
 if TYPE_CHECKING:
     from cpr_wrap.data import ImageData
     from cpr_wrap.evaluation import Estimate
-    from cpr_wrap.evaluation.sweep import SweepRun
+    from cpr_wrap.evaluation.sweep import Task
     from cpr_wrap.metrics import CalibrationFacts, RobustnessCurve
+    from cpr_wrap.rule import RejectionRule
     from cpr_wrap.selective import SelectiveClassifier
     from cpr_wrap.zoo import ZooModel
 
-_CHECK_FAILED = 3
 _CALIBRATE = "calibrate"
+_LISTS = ("models", "rules", "eps", "norms", "budgets")
+_PATHS = ("model_dir", "data_dir", "class_map")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
-    """What to combine; a TOML file has the same names.
-
-    Attributes:
-        models: Addresses of models.
-        rules: Rules with their settings.
-        eps: Budgets of the adversary.
-        norms: Norms of these budgets.
-        budgets: Budgets of attacks.
-    """
+    """What to combine; a TOML file has the same names."""
 
     models: Annotated[list[str] | None, option("Address of a model; repeat.", "--model")] = None
     rules: Annotated[
         list[str] | None,
-        option("NAME or NAME:SETTING=VALUE,…, also calibrate=RATE; repeat.", "--rule"),
+        option(
+            "NAME or NAME:SETTING=VALUE,…, also module:Class and calibrate=RATE; repeat.", "--rule"
+        ),
     ] = None
     eps: Annotated[list[str] | None, option("Adversarial budget, e.g. 8/255; repeat.")] = None
     norms: Annotated[list[str] | None, option("Norm; repeat.", "--norm")] = None
     budgets: Annotated[list[str] | None, option("Budget of attacks; repeat.", "--budget")] = None
+    validation: Validation = None
+    network: NetworkName = None
+    model_dir: ModelDir = None
 
 
 def sweep(
@@ -67,6 +88,7 @@ def sweep(
     audit: Annotated[bool, option("Check every evaluation itself.", "--audit")] = False,
     estimate: Annotated[bool, option("Only say what it would cost.", "--estimate")] = False,
     out: Annotated[Path, typer.Option(help="Folder for all result folders.")] = Path("runs"),
+    overwrite: Overwrite = False,
     common: Common,
 ) -> None:
     """Evaluate every combination of models, rules, eps, norms and budgets.
@@ -80,23 +102,31 @@ def sweep(
     combine, data = _planned(plan, combine, data)
     device = pick_device(common.device)
     with several_processes(device) as leads:
+        from cpr_wrap.engine.progress import busy
         from cpr_wrap.evaluation.sweep import sweep as evaluate
 
-        runs = list(_runs(combine, data, device))
-        mention(f"{len(runs)} runs")
+        tasks = list(_tasks(combine, data, device, common))
+        mention(f"{len(tasks)} runs")
         if estimate:
-            _estimate(
-                [run.estimate(batch_size, audited=audit) for run in runs], runs, common, leads
-            )
+            with busy("estimating"):
+                costs = {t.about.name: t.estimate(batch_size, audited=audit) for t in tasks}
+            if leads:
+                _show_estimates(costs, common)
             return
         with resumable(f"finished runs are in {out}"):
             curves = evaluate(
-                runs, out, audited=audit, seed=seed, batch_size=batch_size, tell=mention
+                tasks,
+                out,
+                audited=audit,
+                seed=seed,
+                batch_size=batch_size,
+                overwrite=overwrite,
+                tell=mention,
             )
         if leads:
             _write(curves, out, common)
-    if audit and any(curve.audited is False for curve in curves):
-        raise typer.Exit(_CHECK_FAILED)
+    if any(curve.audited is False for curve in curves):
+        raise typer.Exit(CHECK_FAILED)
 
 
 def _planned(
@@ -117,44 +147,50 @@ def _planned(
             raise typer.BadParameter(f"{plan}: unknown {name!r}; expected {', '.join(known)}")
         group = groups[known[name]]
         if getattr(group, name) in (None, False):
-            listed = isinstance(group, SweepOptions) and not isinstance(value, list)
-            groups[known[name]] = replace(group, **{name: [value] if listed else value})
+            groups[known[name]] = replace(group, **{name: _read(name, value)})
     if not groups[0].models:
         raise typer.BadParameter("expected at least one --model, or models in a TOML file")
     return groups[0], groups[1]
 
 
-def _runs(combine: SweepOptions, data: DataOptions, device: Any) -> Iterator[SweepRun]:
+def _read(name: str, value: Any) -> Any:
+    """A value of a TOML file as the option of that name has it."""
+    if name in _LISTS:
+        return [str(each) for each in (value if isinstance(value, list) else [value])]
+    if name == "indices" and isinstance(value, str):
+        return whole_numbers(value)
+    return Path(value) if name in _PATHS and isinstance(value, str) else value
+
+
+def _tasks(combine: SweepOptions, data: DataOptions, device: Any, common: Common) -> Iterator[Task]:
     """All combinations; every model and data set is loaded once."""
     from cpr_wrap._text import eps_text
-    from cpr_wrap.evaluation.sweep import SweepRun
+    from cpr_wrap.evaluation.curve import check_threat, find_budget
+    from cpr_wrap.evaluation.sweep import Task
     from cpr_wrap.geometry import threat
-    from cpr_wrap.metrics import About
     from cpr_wrap.zoo import load_network
 
-    held: dict[str, ImageData] = {}
+    budgets = {name: find_budget(name) for name in combine.budgets or ["standard"]}
+    norms = [threat(norm).name for norm in combine.norms or ()]
+    for text in combine.rules or ():
+        _read_rule(text)  # a mistake in the last one is better found before the first
+    held: dict[Any, ImageData] = {}
     for address in combine.models or ():
-        facts = load_network(address)
-        name = data.dataset or facts.dataset or ""
-        images = held[name] = held.get(name) or load_images(data, facts)
-        norms = combine.norms or [facts.norm or "Linf"]
+        # Weights in a file need a network; other addresses bring their own.
+        network = combine.network if address.startswith("local:") else None
+        facts = load_network(address, network=network, model_dir=combine.model_dir)
+        key = (data.dataset or facts.dataset, facts.transform, facts.channels)
+        images = held[key] = held.get(key) or load_images(data, facts)
         sizes = [fraction(each) for each in combine.eps or ()] or [threat_eps(None, facts)]
-        for text, norm in product(combine.rules or [""], norms):
-            norm = threat(norm).name
-            model, calibration = _under(text, facts, norm, data, device)
-            for eps, budget in product(sizes, combine.budgets or ["standard"]):
-                short = address.rpartition(":")[2].rpartition("/")[2]
-                words = [short, text or model.rule.name, f"{norm}-{eps_text(eps)}", budget]
-                yield SweepRun(
-                    about=About(
-                        name=re.sub(r"[^\w.+=-]", "-", "+".join(words)),
-                        model=address,
-                        dataset=images.name,
-                        part=images.part,
-                        dataset_note=images.note,
-                        command=command_line(),
-                        trained_eps=facts.trained_eps,
-                    ),
+        for text, norm in product(combine.rules or [""], norms or [facts.norm or "Linf"]):
+            held_out = partial(validation_images, data, facts, combine.validation, images)
+            model, calibration = _under(text, facts, norm, held_out, device)
+            for eps, (name, budget) in product(sizes, budgets.items()):
+                check_threat(threat(norm), eps, images.images)
+                rule = text or model.rule.name
+                words = (short_name(address), rule, f"{norm}-{eps_text(eps)}", name)
+                yield Task(
+                    about=about(file_name("+".join(words)), facts, images, network, common),
                     model=model,
                     data=images,
                     eps=eps,
@@ -164,38 +200,43 @@ def _runs(combine: SweepOptions, data: DataOptions, device: Any) -> Iterator[Swe
                 )
 
 
+def _read_rule(text: str) -> tuple[type[RejectionRule], dict[str, Any], float | None]:
+    """Read `NAME`, `module:Class` or either with settings: its class, these, and a rate."""
+    from cpr_wrap.rule import find_rule
+
+    name, _, rest = text.rpartition(":")
+    if "=" not in rest:
+        name, rest = text, ""
+    kind, rate = find_rule(name), None
+    pairs = [pair for pair in rest.split(",") if pair]
+    for pair in [pair for pair in pairs if pair.partition("=")[0].strip() == _CALIBRATE]:
+        pairs.remove(pair)
+        rate = fraction(pair.partition("=")[2])
+    return kind, rule_options(kind, pairs), rate
+
+
 def _under(
-    text: str, facts: ZooModel, norm: str, data: DataOptions, device: Any
+    text: str, facts: ZooModel, norm: str, held_out: Callable[[], ImageData], device: Any
 ) -> tuple[SelectiveClassifier, CalibrationFacts | None]:
     """A network under a rule such as `cpr:radius=0.1,steps=20` or `confidence:calibrate=0.01`."""
-    from cpr_wrap.calibration import calibrate
-    from cpr_wrap.rule import RULES
     from cpr_wrap.zoo import wrap
 
-    name, _, rest = text.partition(":")
-    pairs = [pair for pair in rest.split(",") if pair]
-    rates = [pair for pair in pairs if pair.partition("=")[0].strip() == _CALIBRATE]
-    settings: dict[str, Any] = {}
-    if name:
-        kind = RULES[name]
-        settings = rule_options(kind, [pair for pair in pairs if pair not in rates])
-        if "norm" in {field.name for field in fields(kind)}:
-            settings = {"norm": norm, **settings}
-    model = wrap(facts, name or None, device=device, **settings)
-    if not rates:
+    if not text:
+        return wrap(facts, device=device), None
+    kind, settings, rate = _read_rule(text)
+    if "norm" in {field.name for field in fields(kind)}:
+        settings = {"norm": norm, **settings}
+    model = wrap(facts, kind.name, device=device, **settings)
+    if rate is None:
+        warn_of_open_rule(model)
         return model, None
-    held = load_images(replace(data, num=None), facts, "validation")
-    rate = fraction(rates[-1].partition("=")[2])
-    found = calibrate(model, held.images.to(device), held.labels.to(device), rate)
-    if found.record.note:
-        mention(f"note: {text}: {found.record.note}")
-    return found.model, found.record.facts
+    model, record = calibrated(model, rate, held_out())
+    if record.note:
+        mention(f"note: {text}: {record.note}")
+    return model, record.facts
 
 
-def _estimate(estimates: list[Estimate], runs: list[SweepRun], common: Common, leads: bool) -> None:
-    costs = {run.about.name: cost for run, cost in zip(runs, estimates, strict=True)}
-    if not leads:
-        return
+def _show_estimates(costs: dict[str, Estimate], common: Common) -> None:
     if common.as_json:
         _show.print_json(costs)
         return

@@ -24,18 +24,7 @@ _RECIPE, _LOOP = "Changes to the recipe", "Training"
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What to do otherwise than the recipe says.
-
-    Attributes:
-        method: Training method.
-        network: Name of the network, or a model's address.
-        pretrained: Whether a network with an address brings its weights.
-        epochs: How often every image is seen.
-        batch_size: Images a step.
-        lr: Learning rate.
-        seed: Seed of everything random.
-        eps: Budget of the attack in training.
-    """
+    """What to do otherwise than the recipe says."""
 
     method: Annotated[str | None, option("Train by this method.", panel=_RECIPE)] = None
     network: Annotated[
@@ -62,15 +51,7 @@ class Changes:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingImages:
-    """What to learn from.
-
-    Attributes:
-        images: Images in place of the recipe's data set.
-        validation: Images to watch the training with.
-        num: How many images.
-        data_dir: Where data sets are.
-        download: Whether to fetch what is missing.
-    """
+    """What to learn from."""
 
     images: Annotated[
         str | None,
@@ -94,15 +75,7 @@ class TrainingImages:
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """How to run the training.
-
-    Attributes:
-        resume: Go on from the state in the folder.
-        early_stop: Epochs without gain after which to stop.
-        amp: Compute in bfloat16 where that is safe.
-        compile: Compile the network.
-        workers: Processes that load images.
-    """
+    """How to run the training."""
 
     resume: Annotated[
         bool,

@@ -1,7 +1,8 @@
 """Judges what attacks propose, and makes curves of what holds."""
 
 from cpr_wrap.engine.progress import Status
-from cpr_wrap.evaluation.advising import Advice, Candidate, advise
+from cpr_wrap.evaluation.advice import Advice, Candidate
+from cpr_wrap.evaluation.advising import advise
 from cpr_wrap.evaluation.auditing import audit
 from cpr_wrap.evaluation.certifying import certify
 from cpr_wrap.evaluation.collect import Results, results

@@ -17,151 +17,24 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from cpr_wrap._checks import check_images, check_labels, check_number, data_frame
+from cpr_wrap._checks import check_images, check_labels, check_number
 from cpr_wrap.attacks.adaptive import Stage
 from cpr_wrap.attacks.ensemble import Budget
 from cpr_wrap.data.pairs import gather
+from cpr_wrap.evaluation.advice import ADVISED, BEATEN, LEFT_OUT, TIED, Advice, Candidate
 from cpr_wrap.evaluation.candidates import default_candidates, latency, rejected_share
-from cpr_wrap.evaluation.curve import robustness_curve
+from cpr_wrap.evaluation.curve import check_threat, find_budget, robustness_curve
+from cpr_wrap.evaluation.preflight import preflight
 from cpr_wrap.geometry import ThreatModel, threat
-from cpr_wrap.metrics import Interval, RobustnessCurve
+from cpr_wrap.metrics import RobustnessCurve
 from cpr_wrap.metrics.losses import LossLike, RejectionLoss, as_loss, check_loss
 from cpr_wrap.metrics.paired import Difference, paired_loss
-from cpr_wrap.rule import RejectionRule, rule_config
+from cpr_wrap.rule import RejectionRule
 from cpr_wrap.rules import AcceptAll
 from cpr_wrap.selective import SelectiveClassifier, network_device
 
-ADVISED, TIED, BEATEN, LEFT_OUT = "advised", "tied", "beaten", "left out"
-
 Images = tuple[Tensor, Tensor]
 Tell = Callable[[str], None]
-
-
-@dataclass(eq=False, kw_only=True)
-class Candidate:
-    """A rule and what was measured of it.
-
-    Attributes:
-        model: The network under the rule.
-        clean_rejection: Share of clean validation images that it rejects.
-        latency: Seconds of a prediction of one image.
-        curve: On the validation images, as far as it was attacked; None where it was left out.
-        full: Whether it had the full budget.
-        reported: On the other images, where it was among the best.
-        status: `advised`, `tied`, `beaten` or `left out`.
-        why: Why it was left out.
-    """
-
-    model: SelectiveClassifier
-    clean_rejection: float
-    latency: float
-    curve: RobustnessCurve | None = None
-    full: bool = False
-    reported: RobustnessCurve | None = None
-    status: str = BEATEN
-    why: str = ""
-
-    @property
-    def rule(self) -> RejectionRule:
-        """The rule."""
-        return self.model.rule
-
-    @property
-    def passes(self) -> int:
-        """Forwards and backwards of one verdict."""
-        return self.rule.cost.total
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Advice:
-    """All candidates, the advised one first, then by their loss.
-
-    Attributes:
-        candidates: The candidates.
-        cost: What a rejection costs.
-        eps: Budget of the adversary.
-        norm: Its norm.
-        budget: Name of the full budget.
-        images: How many images it was chosen on, and how many it is reported on.
-        notes: What a reader should know.
-    """
-
-    candidates: tuple[Candidate, ...]
-    cost: RejectionLoss
-    eps: float
-    norm: str
-    budget: str
-    images: tuple[int, int]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def best(self) -> Candidate:
-        """The advised candidate."""
-        return self.candidates[0]
-
-    @property
-    def tied(self) -> list[Candidate]:
-        """Candidates that only chance tells from the advised one."""
-        return [each for each in self.candidates if each.status == TIED]
-
-    @property
-    def gain(self) -> Difference | None:
-        """The loss of the plain network less that of the advised rule, on the other images.
-
-        None where the plain network itself is advised, or was no candidate.
-        """
-        plain = [c for c in self.candidates if not c.rule.can_reject and c.reported]
-        if not plain or plain[0] is self.best:
-            return None
-        first, second = plain[0].reported, self.best.reported
-        assert first is not None
-        assert second is not None
-        return paired_loss(first, second, self.cost)
-
-    def loss(self, curve: RobustnessCurve) -> tuple[float, Interval]:
-        """The total robust loss and its interval over images."""
-        return curve.total_robust_loss(self.cost), curve.total_robust_loss_interval(self.cost)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary a candidate, with the same ASCII keys in every version."""
-        made = []
-        for each in self.candidates:
-            row: dict[str, Any] = {
-                "rule": each.rule.describe(),
-                "settings": rule_config(each.rule),
-                "status": each.status,
-                "why": each.why,
-                "clean_rejection": each.clean_rejection,
-                "latency_ms": 1000 * each.latency,
-                "passes_per_prediction": each.passes,
-                "full_budget": each.full,
-            }
-            for name, curve in (("validation", each.curve), ("reported", each.reported)):
-                loss, interval = (None, None) if curve is None else self.loss(curve)
-                row[f"{name}_loss"] = loss
-                row[f"{name}_low"] = None if interval is None else interval.low
-                row[f"{name}_high"] = None if interval is None else interval.high
-            made.append(row)
-        return made
-
-    def to_frame(self) -> Any:
-        """The rows as a pandas DataFrame."""
-        return data_frame(self.rows())
-
-    def __str__(self) -> str:
-        words = f"{self.best.rule.describe()} loses least ({self.cost.name})"
-        if self.tied:
-            names = ", ".join(each.rule.describe() for each in self.tied)
-            words = (
-                f"a tie within chance on {self.images[0]} images between "
-                f"{self.best.rule.describe()} and {names}; the first is the cheapest of them"
-            )
-        assert self.best.reported is not None
-        loss, interval = self.loss(self.best.reported)
-        return (
-            f"{words}. On {self.images[1]} other images: total robust loss {loss:.3f} "
-            f"({interval.low:.3f} to {interval.high:.3f})"
-        )
 
 
 def advise(
@@ -219,8 +92,11 @@ def advise(
     start = (
         model if isinstance(model, SelectiveClassifier) else SelectiveClassifier(model, AcceptAll())
     )
+    full, first = find_budget(budget), find_budget(screening)
     around = threat(norm or start.rule.norm or "Linf").name
     choosing, others = _halves(start, x, y, validation)
+    check_threat(threat(around), eps, choosing[0][:1])
+    preflight(start, choosing[0])
     notes: list[str] = []
     if candidates is None:
         candidates, notes = default_candidates(start, *choosing, eps, around, **settings)
@@ -236,7 +112,7 @@ def advise(
         )
     run: dict[str, Any] = {"seed": seed, "norm": around, "store": store}
     run |= {"batch_size": batch_size, "block_size": block_size}
-    search = _Search(allowed, choosing, eps, loss, budget, screening, run, progress or _silent)
+    search = _Search(allowed, choosing, eps, loss, full, first, run, progress or _silent)
     search.choose()
     search.report(others)
     ranked = sorted(field_, key=lambda c: (_PLACE[c.status], search.bound(c), c.passes))
@@ -245,7 +121,7 @@ def advise(
         cost=loss,
         eps=eps,
         norm=around,
-        budget=budget if isinstance(budget, str) else budget.name,
+        budget=full.name,
         images=(len(choosing[0]), len(others[0])),
         notes=tuple(notes),
     )
@@ -315,8 +191,8 @@ class _Search:
     images: Images
     eps: float
     cost: RejectionLoss
-    budget: str | Budget
-    screening: str | Budget
+    budget: Budget
+    screening: Budget
     run: dict[str, Any]
     tell: Tell
     finalists: list[Candidate] = field(default_factory=list)
@@ -384,7 +260,7 @@ class _Search:
         self,
         model: SelectiveClassifier,
         images: Images,
-        budget: str | Budget,
+        budget: Budget,
         known: RobustnessCurve | None = None,
         curves: Sequence[RobustnessCurve] = (),
     ) -> RobustnessCurve:

@@ -61,6 +61,7 @@ def measure(
     *,
     budget: str | Budget = "standard",
     batch_size: int = 128,
+    norm: str | None = None,
 ) -> Figures:
     """Time the network, a prediction and an evaluation at one batch size.
 
@@ -73,6 +74,7 @@ def measure(
         eps: Budget of the adversary in pixel units.
         budget: How hard to attack.
         batch_size: Rows in a batch.
+        norm: As in `robustness_curve`.
     """
     x = noisy_batch(model, data.images, batch_size, eps)
     prediction, ratio = prediction_cost(model, x)
@@ -88,6 +90,7 @@ def measure(
             indices=data.indices,
             budget=budget,
             batch_size=batch_size,
+            norm=norm,
             progress=lambda _: bare.sample(),
         ),
         x.device,

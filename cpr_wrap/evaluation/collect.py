@@ -52,19 +52,22 @@ def results(where: str | Path | Iterable[str | Path]) -> Results:
         where: A result folder, a folder with results anywhere below it, a pattern like `runs/**`,
             or several of these.
     """
-    several = [where] if isinstance(where, str | Path) else list(where)
-    found: dict[Path, None] = {}
-    for each in several:
-        here = result_folders(each)
-        if not here:
-            raise FileNotFoundError(f"{each}: found no result folder, which has a {RESULT}")
-        found.update(dict.fromkeys(here))
-    folders = tuple(found)
+    folders = tuple(result_folders([where] if isinstance(where, str | Path) else where))
     return Results(folders, tuple(load_result(folder, points=False) for folder in folders))
 
 
-def result_folders(where: str | Path) -> list[Path]:
-    """The result folders that a folder or a pattern names, sorted."""
+def result_folders(several: Iterable[str | Path]) -> list[Path]:
+    """The result folders that folders or patterns name, each once; those of one name sorted."""
+    found: dict[Path, None] = {}
+    for each in several:
+        here = _named(each)
+        if not here:
+            raise FileNotFoundError(f"{each}: found no result folder, which has a {RESULT}")
+        found.update(dict.fromkeys(here))
+    return list(found)
+
+
+def _named(where: str | Path) -> list[Path]:
     path = Path(where)
     if path.is_dir():
         # A result folder holds a store, but no other results.

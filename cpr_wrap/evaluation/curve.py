@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 import cpr_wrap
+from cpr_wrap._address import find
 from cpr_wrap._checks import check_eval_mode, check_labels, check_number, check_seed
 from cpr_wrap.attacks.adaptive import as_stage
 from cpr_wrap.attacks.ensemble import BUDGETS, Budget
@@ -90,7 +91,8 @@ def robustness_curve(
         y: True classes `(N,)`; None beside a data set or loader.
         eps: Budget of the adversary in pixel units.
         alphas: Where the curve is tabulated, as shares of eps; it is defined on all of [0, 1].
-        budget: `quick`, `standard`, `paper`, `published`, or a plan of your own.
+        budget: `quick`, `standard`, `paper`, `published`, or a plan of your own, also by its
+            address `module:name`.
         seed: Of all random starts.
         batch_size: Rows in a batch; found from free memory if left out.
         block_size: Images that are worked on together; chosen from their number if left out.
@@ -121,7 +123,7 @@ def robustness_curve(
     sample = source.block(range(min(len(source), 8)), *place)
     check_threat(around, eps, sample.x)
     check_eval_mode(model)
-    plan = BUDGETS[budget] if isinstance(budget, str) else budget
+    plan = find_budget(budget)
     given = () if points is None else (given_points(points),)
     if given and not bool(torch.isin(given[0].index, source.index).any()):
         warnings.warn("points: none of them belongs to an image of this evaluation", stacklevel=2)
@@ -136,7 +138,7 @@ def robustness_curve(
     )
     size = _size(block_size, "block_size") or _block_size(len(source))
     with count_passes() as spent:
-        notes = preflight(model, sample)
+        notes = preflight(model, sample.x)
         num_classes = _num_classes(model, sample)
         if source.y is not None:
             check_labels(source.y, len(source), num_classes)
@@ -167,6 +169,18 @@ def robustness_curve(
         certificate=proven,
     )
     return replace(curve, coverage=coverage_of(model, curve))
+
+
+def find_budget(budget: str | Budget) -> Budget:
+    """A plan of attacks: itself, of a registered name, or at an address `module:name`."""
+    plan: Any = find(BUDGETS, budget) if isinstance(budget, str) else budget
+    plan = plan() if isinstance(plan, type) else plan
+    if not (hasattr(plan, "name") and callable(getattr(plan, "stages", None))):
+        raise TypeError(
+            f"{budget}: expected a budget with a name and stages(rule, eps), got {plan!r}"
+        )
+    found: Budget = plan
+    return found
 
 
 def _certificate(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -46,6 +48,7 @@ def estimate_cost(
     probe: int = 8,
     batch_size: int | None = None,
     norm: str | None = None,
+    extras: Iterable[Any] = (),
     audited: bool = False,
 ) -> Estimate:
     """Evaluate a few images and scale up.
@@ -63,13 +66,13 @@ def estimate_cost(
         probe: Images to try.
         batch_size: As in `robustness_curve`.
         norm: As in `robustness_curve`.
+        extras: As in `robustness_curve`.
         audited: Whether the run will be audited. Most of an audit is done on a few images, whatever
             their number, so that what it takes on the probe is added as it is.
     """
     few, labels = x[:probe], y[:probe]
-    curve = robustness_curve(
-        model, few, labels, eps, budget=budget, batch_size=batch_size, norm=norm
-    )
+    options: dict[str, Any] = {"batch_size": batch_size, "norm": norm, "extras": extras}
+    curve = robustness_curve(model, few, labels, eps, budget=budget, **options)
     count = num if num is not None else len(x)
     per_image = curve.passes_per_image
     seconds = sum(stage.seconds for stage in curve.passes)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from cpr_wrap.diagnose import input_gradient_report
-from cpr_wrap.engine.images import Images
 from cpr_wrap.engine.memory import NO_ROOM, is_out_of_memory
 from cpr_wrap.selective import SelectiveClassifier, check_finite, network_dtype
 from cpr_wrap.zoo.checks import PROBABILITIES, looks_like_probabilities
@@ -18,12 +17,12 @@ _ROUNDING, _HALF_ROUNDING = 1e-3, 3e-2
 _FEW = 8
 
 
-def preflight(model: SelectiveClassifier, sample: Images) -> tuple[str, ...]:
+def preflight(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
     """Refuse networks whose evaluation would mean nothing; note what weakens attacks.
 
     Args:
         model: The selective classifier.
-        sample: A few of the images.
+        x: Some images `(N, ...)` on the model's device; the first few are asked about.
 
     Returns:
         Notes that stand beside the result.
@@ -32,7 +31,7 @@ def preflight(model: SelectiveClassifier, sample: Images) -> tuple[str, ...]:
         raise ValueError(
             f"rule {model.rule.name!r} is random, and random verdicts cannot be evaluated yet"
         )
-    return _checked(model, sample.x[:_FEW])
+    return _checked(model, x[:_FEW])
 
 
 def _checked(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:

@@ -1,13 +1,23 @@
-"""Many evaluations in one process: each has its result folder, and those that are done are kept."""
+"""Evaluations with result folders: one, or many in one process, those that are done being kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from torch import Tensor
+
+from cpr_wrap.attacks.adaptive import as_stage
+from cpr_wrap.attacks.ensemble import Budget
+from cpr_wrap.attacks.given import GivenPoints
 from cpr_wrap.data.images import ImageData
 from cpr_wrap.engine import ranks
+from cpr_wrap.engine.evaluate import stage_text
+from cpr_wrap.engine.progress import busy
+from cpr_wrap.engine.rounds import InRounds
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import weights_digest
 from cpr_wrap.evaluation.assemble import images_digest, rule_facts
@@ -20,16 +30,17 @@ from cpr_wrap.selective import SelectiveClassifier
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SweepRun:
-    """One evaluation of a sweep.
+class Task:
+    """One evaluation.
 
     Attributes:
-        about: Its name, which names its folder too, and where model and images came from.
-        model: The selective classifier; runs may share their network.
+        about: Its name, and where model and images came from.
+        model: The selective classifier; tasks may share their network.
         data: The images.
         eps: Budget of the adversary.
         norm: Its norm.
-        budget: Name of the budget of attacks.
+        budget: The budget of attacks.
+        extras: Attacks beside the budget's.
         calibration: How the rule was calibrated.
     """
 
@@ -38,110 +49,133 @@ class SweepRun:
     data: ImageData
     eps: float
     norm: str
-    budget: str
+    budget: Budget
+    extras: Sequence[Any] = ()
     calibration: CalibrationFacts | None = None
 
-    def estimate(self, batch_size: int | None = None, *, audited: bool = False) -> Estimate:
-        """What this run will cost, with or without an audit."""
-        return estimate_cost(
-            self.model,
-            self.data.images,
-            self.data.labels,
-            self.eps,
-            budget=self.budget,
-            batch_size=batch_size,
-            norm=self.norm,
-            audited=audited,
+    @property
+    def _subject(self) -> tuple[SelectiveClassifier, Tensor, Tensor, float]:
+        return self.model, self.data.images, self.data.labels, self.eps
+
+    @property
+    def _attacks(self) -> dict[str, Any]:
+        return {"budget": self.budget, "extras": self.extras, "norm": self.norm}
+
+    def estimate(self, batch_size: int | None = None, *, audited: bool) -> Estimate:
+        """What it will cost, with or without an audit."""
+        options = {**self._attacks, "batch_size": batch_size, "audited": audited}
+        return estimate_cost(*self._subject, **options)
+
+    def evaluate(self, *, audited: bool, seed: int = 0, **options: Any) -> RobustnessCurve:
+        """Evaluate with a bar, and audit if wanted.
+
+        Args:
+            audited: Whether to audit; the first process does.
+            seed: Of all random starts.
+            **options: More of what `robustness_curve` takes.
+        """
+        options |= {"seed": seed, "indices": self.data.indices.tolist(), "progress": True}
+        found = robustness_curve(*self._subject, **{**self._attacks, **options})
+        found = replace(found, about=self.about, calibration=self.calibration)
+        leads = ranks.rank() == 0
+        with busy("auditing") if audited and leads else nullcontext():
+            checks = audit(self.model, found, seed=seed) if audited and leads else None
+        return replace(found, checks=checks)
+
+    def held_by(
+        self, folder: str | Path, seed: int = 0, *, overwrite: bool = False
+    ) -> RobustnessCurve | None:
+        """What a folder holds of this very task, without its points.
+
+        Args:
+            folder: A result folder, or one that is not there yet.
+            seed: Of all random starts.
+            overwrite: Whether another run in it counts as nothing; it is refused otherwise.
+        """
+        if not (Path(folder) / RESULT).exists():
+            return None
+        found = load_result(folder, points=False)
+        if self._made(found, seed):
+            return found
+        if not overwrite:
+            raise FileExistsError(
+                f"{folder} holds another run, {found.about.name or 'without a name'} (other "
+                "images, weights, settings or engine); choose another folder, or overwrite it "
+                "(--overwrite)"
+            )
+        return None
+
+    def _made(self, found: RobustnessCurve, seed: int) -> bool:
+        """Whether a curve came from this very task."""
+        settings, made, data = found.settings, found.provenance, self.data
+        if settings is None or made is None:
+            return False
+        rule = self.model.rule
+        ours = (
+            *(self.eps, self.norm, self.budget.name, seed, rule_facts(rule).config),
+            images_digest(data.images, data.labels, data.indices),
+            *(weights_digest(self.model), REVISION),
         )
+        theirs = (
+            *(found.eps, found.records.norm, settings.budget, settings.seed, settings.rule.config),
+            *(made.data, made.weights, made.engine),
+        )
+        stages = [*self.budget.stages(rule, self.eps), *map(as_stage, self.extras)]
+        wanted = [stage_text(stage) for stage in stages]
+        # Points that were given come before, and the rounds of a budget after.
+        ran = [text for text in settings.stages if not text.startswith(GivenPoints.__name__)]
+        ran = ran[: len(wanted)] if isinstance(self.budget, InRounds) else ran
+        return ours == theirs and wanted == ran
 
 
 def sweep(
-    runs: Sequence[SweepRun],
+    tasks: Sequence[Task],
     out: str | Path,
     *,
     audited: bool = False,
     seed: int = 0,
     batch_size: int | None = None,
+    overwrite: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> list[RobustnessCurve]:
-    """Evaluate one run after the other, on all ranks of `torch.distributed` where there are any.
+    """Evaluate one task after the other, on all ranks of `torch.distributed` where there are any.
 
     Stopped, the same call goes on: a finished run is read from its folder, the one that was under
     way resumes from its store.
 
     Args:
-        runs: The runs, with different names.
+        tasks: The tasks; their names, all different, name their folders too.
         out: The folder of their result folders.
         audited: Whether to audit every run.
         seed: Of all random starts.
         batch_size: Rows in a batch; found from free memory if left out.
+        overwrite: Whether folders that hold other runs may be replaced.
         tell: Is told what is being done.
 
     Returns:
-        The curves in the order of the runs.
+        The curves in the order of the tasks.
     """
-    names = [run.about.name for run in runs]
+    names = [task.about.name for task in tasks]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise ValueError(
             f"expected runs with different names, got {', '.join(sorted(twice))} twice"
         )
-    curves = []
-    for number, run in enumerate(runs, 1):
-        folder = Path(out) / run.about.name
-        done = _finished(run, folder, audited=audited, seed=seed)
+    folders = [Path(out) / name for name in names]
+    # All of them first: a folder that holds another run is found before any work.
+    held = [
+        task.held_by(folder, seed, overwrite=overwrite)
+        for task, folder in zip(tasks, folders, strict=True)
+    ]
+    found = []
+    for number, (task, folder, done) in enumerate(zip(tasks, folders, held, strict=True), 1):
+        kept = done if done is not None and (done.checks is not None or not audited) else None
         if tell is not None:
-            tell(f"{number} of {len(runs)}: {run.about.name}{', done before' if done else ''}")
-        curves.append(done or _evaluate(run, folder, audited, seed, batch_size))
-    return curves
-
-
-def _finished(run: SweepRun, folder: Path, *, audited: bool, seed: int) -> RobustnessCurve | None:
-    """What the folder holds, if it is this very run; another one is refused."""
-    if not (folder / RESULT).exists():
-        return None
-    curve = load_result(folder, points=False)
-    settings, made = curve.settings, curve.provenance
-    if settings is None or made is None:
-        theirs = None
-    else:
-        theirs = (
-            *(curve.eps, curve.records.norm, settings.budget, settings.seed, settings.rule.config),
-            *(made.data, made.weights, made.engine),
-        )
-    data = run.data
-    ours = (
-        *(run.eps, run.norm, run.budget, seed, rule_facts(run.model.rule).config),
-        images_digest(data.images, data.labels, data.indices),
-        *(weights_digest(run.model), REVISION),
-    )
-    if theirs != ours:
-        raise ValueError(
-            f"{folder} holds another run (other images, weights, settings or engine); choose "
-            "another folder, or remove that one"
-        )
-    return curve if curve.checks is not None or not audited else None
-
-
-def _evaluate(
-    run: SweepRun, folder: Path, audited: bool, seed: int, batch_size: int | None
-) -> RobustnessCurve:
-    curve = robustness_curve(
-        run.model,
-        run.data.images,
-        run.data.labels,
-        run.eps,
-        budget=run.budget,
-        seed=seed,
-        batch_size=batch_size,
-        store=folder / "store",
-        norm=run.norm,
-        indices=run.data.indices.tolist(),
-        progress=True,
-    )
-    curve = replace(curve, about=run.about, calibration=run.calibration)
-    if ranks.rank() == 0:
-        if audited:
-            curve = replace(curve, checks=audit(run.model, curve, seed=seed))
-        save_result(curve, folder)
-    return curve
+            tell(f"{number} of {len(tasks)}: {task.about.name}{', done before' if kept else ''}")
+        if kept is None:
+            store = folder / "store"
+            kept = task.evaluate(audited=audited, seed=seed, batch_size=batch_size, store=store)
+            if ranks.rank() == 0:
+                save_result(kept, folder)
+        found.append(kept)
+    return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from cpr_wrap.attacks.ensemble import BUDGETS
 from cpr_wrap.engine.evaluate import stage_text
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import weights_digest
-from cpr_wrap.evaluation.assemble import images_digest
+from cpr_wrap.evaluation.assemble import images_digest, rule_facts
+from cpr_wrap.evaluation.coverage import coverage_of
 from cpr_wrap.evaluation.result import (
     ResultFile,
     figures_of,
@@ -35,9 +36,10 @@ from cpr_wrap.evaluation.result import (
     seal_of,
     to_plain,
 )
-from cpr_wrap.metrics import RobustnessCurve
+from cpr_wrap.metrics import RobustnessCurve, RuleFacts
 from cpr_wrap.metrics.records import CLEAN
-from cpr_wrap.rule import RULES, find_rule, rule_from_config, rule_settings
+from cpr_wrap.rule import RULES, find_rule, rule_from_config
+from cpr_wrap.rules import AcceptAll
 from cpr_wrap.selective import REJECT, SelectiveClassifier, network_device
 
 _NEAR = 1e-6  # distances are recorded in float64; this is rounding of their sums
@@ -169,10 +171,33 @@ def verify_result(
     if curve.provenance is not None and weights_digest(model) != curve.provenance.weights:
         problems.append("the model's weights are not the ones that were evaluated")
     told = None if curve.settings is None else curve.settings.rule
-    if told is not None and told.settings != to_plain(dict, rule_settings(model.rule)):
+    if told is not None and _facts(told) != _facts(rule_facts(model.rule)):
         problems.append(f"the model's rule is {model.rule.describe()}, recorded is {told.text}")
     answer = verify_curve(model, curve)
+    if answer.holds:
+        problems.extend(_answer_problems(model, curve))
     return Verification(checked=answer.checked, problems=(*problems, *answer.problems))
+
+
+def _facts(rule: RuleFacts) -> Any:
+    """A rule's settings and what follows from them; how it is worded may differ by version."""
+    return to_plain(RuleFacts, replace(rule, text="", address=""))
+
+
+def _answer_problems(model: SelectiveClassifier, curve: RobustnessCurve) -> Iterator[str]:
+    """What the model says about figures that the records do not hold."""
+    found, points = curve.records, curve.points
+    assert points is not None
+    if found.base_label is not None and model.rule.extra_outputs == 0:
+        base = _labels(model.with_rule(AcceptAll()), points.clean, 64)
+        for row in range(len(found)):
+            if base[row] != found.base_label[row]:
+                told = f"recorded {int(found.base_label[row])}"
+                yield f"image {int(found.index[row])}: the network answers {base[row]}, {told}"
+    if curve.coverage is not None:
+        fresh = coverage_of(model, curve)
+        if fresh is None or not _close(vars(fresh), vars(curve.coverage), 1e-5):
+            yield "coverage: not what the model gives"
 
 
 def _file_problems(
@@ -200,6 +225,7 @@ def _file_problems(
         if images_digest(curve.points.clean, found.label, found.index) != curve.provenance.data:
             yield "the images, labels or numbers are not the ones that were evaluated"
     yield from _record_problems(curve)
+    yield from _share_problems(curve)
     yield from _budget_problems(curve)
 
 
@@ -218,14 +244,31 @@ def _record_problems(curve: RobustnessCurve) -> Iterator[str]:
             )
 
 
-def _close(one: Any, other: Any) -> bool:
+def _share_problems(curve: RobustnessCurve) -> Iterator[str]:
+    """Shares that are not what the counts beside them give."""
+    numbers, count = set(curve.records.index.tolist()), len(curve.records)
+    for row in curve.ablation or ():
+        if not set(row.lost) <= numbers or not _close(row.robustness, 1 - len(row.lost) / count):
+            yield f"ablation of {row.attack}: not what its lost images give"
+    facts = curve.calibration
+    if facts is None:
+        return
+    if not _close(facts.measured_rate, facts.num_rejected / max(1, facts.num_correct)):
+        yield "calibration: its rate is not what its counts give"
+    if curve.settings is not None and facts.after != curve.settings.rule.config:
+        yield "calibration: it gave another rule than the one that was evaluated"
+
+
+def _close(one: Any, other: Any, most: float = 1e-9) -> bool:
     """Whether plain data agree, numbers up to rounding."""
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_close(one[k], other[k]) for k in one)
+        return one.keys() == other.keys() and all(_close(one[k], other[k], most) for k in one)
     if isinstance(one, list):
-        return len(one) == len(other) and all(map(_close, one, other))
+        return len(one) == len(other) and all(
+            _close(*pair, most) for pair in zip(one, other, strict=True)
+        )
     if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+        return math.isclose(one, other, rel_tol=most, abs_tol=most)
     return bool(one == other)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cpr_wrap._checks import check_positive
-from cpr_wrap.metrics.losses import PAPER_ALPHAS, PAPER_LOSSES, LossLike, as_loss
+from cpr_wrap.metrics.losses import PAPER_ALPHAS, PAPER_LOSSES, LossLike, Numbers, as_loss
 from cpr_wrap.metrics.records import Records
 from cpr_wrap.metrics.total_loss import image_losses
 
@@ -63,11 +63,7 @@ class Certificate:
         shares = ", ".join(f"{self.accuracy_at(a):.1%} at alpha {a:g}" for a in (0.0, 0.5, 1.0))
         return f"Certificate({len(self)} images, Linf eps={self.eps:g}: {shares})"
 
-    @overload
-    def accuracy_at(self, alpha: float) -> float: ...
-    @overload
-    def accuracy_at(self, alpha: Tensor) -> Tensor: ...
-    def accuracy_at(self, alpha: float | Tensor) -> float | Tensor:
+    def accuracy_at(self, alpha: Numbers) -> Numbers:
         """Certified robustness at a share of eps in [0, 1], or at a tensor of them."""
         limit = torch.as_tensor(alpha, device="cpu").double() * self.eps
         safe = self.rejection_radius[self.mistake_radius >= self.eps]

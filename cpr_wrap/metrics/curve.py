@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from cpr_wrap.metrics.losses import (
     PAPER_LOSSES,
     ImageLoss,
     LossLike,
+    Numbers,
     as_loss,
     interpolate,
 )
@@ -122,22 +123,14 @@ class RobustnessCurve:
     def _unbroken_radii(self) -> Tensor:
         return self.radii[~self.records.outer_broken].sort().values
 
-    @overload
-    def error_within(self, radius: float) -> float: ...
-    @overload
-    def error_within(self, radius: Tensor) -> Tensor: ...
-    def error_within(self, radius: float | Tensor) -> float | Tensor:
+    def error_within(self, radius: Numbers) -> Numbers:
         """Robust error if rejecting an input within `radius`, in pixel units, is an error."""
         limit = torch.as_tensor(radius, dtype=torch.float64, device="cpu")
         rejected = torch.searchsorted(self._unbroken_radii, limit.contiguous(), right=True)
         broken = len(self.records) - len(self._unbroken_radii)
         return _like(radius, (rejected + broken).double() / len(self.records))
 
-    @overload
-    def error_at(self, alpha: float) -> float: ...
-    @overload
-    def error_at(self, alpha: Tensor) -> Tensor: ...
-    def error_at(self, alpha: float | Tensor) -> float | Tensor:
+    def error_at(self, alpha: Numbers) -> Numbers:
         """Robust error with rejection s(alpha), exact for the points found.
 
         Args:
@@ -148,19 +141,11 @@ class RobustnessCurve:
         """
         return _like(alpha, self.error_within(_fractions(alpha) * self.eps))
 
-    @overload
-    def accuracy_at(self, alpha: float) -> float: ...
-    @overload
-    def accuracy_at(self, alpha: Tensor) -> Tensor: ...
-    def accuracy_at(self, alpha: float | Tensor) -> float | Tensor:
+    def accuracy_at(self, alpha: Numbers) -> Numbers:
         """Robustness with rejection 1 - s(alpha); see `error_at`."""
         return 1 - self.error_at(alpha)
 
-    @overload
-    def interpolated_error_at(self, alpha: float) -> float: ...
-    @overload
-    def interpolated_error_at(self, alpha: Tensor) -> Tensor: ...
-    def interpolated_error_at(self, alpha: float | Tensor) -> float | Tensor:
+    def interpolated_error_at(self, alpha: Numbers) -> Numbers:
         """The paper's reading between the tabulated alphas: straight lines.
 
         Args:
@@ -187,12 +172,6 @@ class RobustnessCurve:
         """Share of images rejected when clean, of which no accepted mistake was found."""
         return float((~self.records.outer_broken & (self.radii == 0)).double().mean())
 
-    @overload
-    def image_losses(self, loss: LossLike) -> Tensor: ...
-    @overload
-    def image_losses(self, loss: ImageLoss, *, per_image: Literal[True]) -> Tensor: ...
-    @overload
-    def image_losses(self, loss: LossLike | ImageLoss, *, per_image: bool) -> Tensor: ...
     def image_losses(self, loss: LossLike | ImageLoss, *, per_image: bool = False) -> Tensor:
         """What each image adds to the total robust loss `(N,)`; see `total_robust_loss`."""
         found = self.records
@@ -342,11 +321,5 @@ def _fractions(alpha: float | Tensor) -> Tensor:
     return fractions
 
 
-@overload
-def _like(given: float, values: Tensor) -> float: ...
-@overload
-def _like(given: Tensor, values: Tensor) -> Tensor: ...
-@overload
-def _like(given: float | Tensor, values: Tensor) -> float | Tensor: ...
-def _like(given: float | Tensor, values: Tensor) -> float | Tensor:
+def _like(given: Numbers, values: Tensor) -> Numbers:
     return values.to(given.device) if isinstance(given, Tensor) else float(values)

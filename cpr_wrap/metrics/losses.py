@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
+
+Numbers = TypeVar("Numbers", float, Tensor)
+"""A number for a number, a tensor for a tensor."""
 
 _SLACK = 1e-9  # rounding of a loss computed in float64
 

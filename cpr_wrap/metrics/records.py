@@ -156,10 +156,7 @@ class Records:
 
     def _check_values(self) -> None:
         if len(self.index.unique()) != len(self):
-            raise ValueError(
-                "index: expected every image once, got some twice; "
-                "merge shards that cover different images"
-            )
+            raise ValueError("index: expected every image once, got some twice")
         self._refuse(self.label < 0, "label: expected a class number of at least 0")
         self._refuse(self.clean_label < REJECTED, "clean_label: expected a class number or -1")
         if self.base_label is not None:
@@ -252,31 +249,6 @@ class Records:
         for name in _NAMES:
             columns[name] = tuple(getattr(self, name)[row] for row in picked.tolist())
         return Records(**columns, eps=self.eps, norm=self.norm)
-
-    @classmethod
-    def concat(cls, parts: Iterable[Records]) -> Records:
-        """Join records of different images of the same evaluation, in the order given."""
-        parts = list(parts)
-        if not parts:
-            raise ValueError("expected at least one part to join, got none")
-        head = parts[0]
-        for part in parts[1:]:
-            if (part.eps, part.norm) != (head.eps, head.norm):
-                raise ValueError(
-                    f"expected parts with one budget, got {head.norm} eps={head.eps:g} and "
-                    f"{part.norm} eps={part.eps:g}"
-                )
-            if part._present() != head._present():
-                odd = sorted(set(part._present()) ^ set(head._present()))
-                raise ValueError(f"expected parts with the same columns, got {odd} only in some")
-        columns: dict[str, Any] = {
-            name: torch.cat([getattr(part, name) for part in parts])
-            for name in _DTYPES
-            if name in head._present()
-        }
-        for name in _NAMES:
-            columns[name] = tuple(entry for part in parts for entry in getattr(part, name))
-        return cls(**columns, eps=head.eps, norm=head.norm)
 
     def first_broken_by(self) -> dict[str, int]:
         """How many images each attack made accepted and wrong, the most successful first."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import overload
 
 import torch
 from torch import Tensor
 
 from cpr_wrap._checks import check_positive
-from cpr_wrap.metrics.losses import LossLike, as_loss, check_loss
+from cpr_wrap.metrics.losses import LossLike, Numbers, as_loss, check_loss
 from cpr_wrap.metrics.records import REJECTED, Records, inward, rounding
 
 
@@ -70,11 +69,7 @@ class _Theorem(ABC):
         if not self.applicable:
             raise ValueError(f"{type(self).__name__} does not apply here: {self.why}")
 
-    @overload
-    def error_at(self, alpha: float) -> float: ...
-    @overload
-    def error_at(self, alpha: Tensor) -> Tensor: ...
-    def error_at(self, alpha: float | Tensor) -> float | Tensor:
+    def error_at(self, alpha: Numbers) -> Numbers:
         """The theorem's robust error with rejection at alphas in [0, 1], of any shape."""
         self._require()
         if isinstance(alpha, Tensor):

@@ -10,7 +10,7 @@ from cpr_wrap.report.export import (
 )
 from cpr_wrap.report.gallery import Exhibit, Gallery, load_gallery, make_gallery, save_gallery
 from cpr_wrap.report.html import report_html, write_report
-from cpr_wrap.report.plots import curve_figure, histogram_figure, write_figure
+from cpr_wrap.report.plots import curve_figure, write_figure
 from cpr_wrap.report.ranking import ranked_rows, ranking, traditional
 from cpr_wrap.report.run import Run
 from cpr_wrap.report.table import Cell, Column, Table
@@ -26,7 +26,6 @@ __all__ = [
     "adversarial_images",
     "curve_figure",
     "curve_values",
-    "histogram_figure",
     "load_gallery",
     "losses",
     "make_gallery",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cpr_wrap._text import MISSING, eps_text, percent
-from cpr_wrap.evaluation.advising import ADVISED, LEFT_OUT, Advice, Candidate
+from cpr_wrap.evaluation.advice import ADVISED, LEFT_OUT, Advice, Candidate
 from cpr_wrap.metrics import RobustnessCurve
 from cpr_wrap.report.plots import COLOURS, blank_figure
 from cpr_wrap.report.table import Cell, Column, Table
@@ -67,7 +67,7 @@ def advice_figure(advice: Advice, *, size: tuple[float, float] = (5.2, 3.6)) -> 
     Returns:
         A `matplotlib.figure.Figure`; hollow marks are lower bounds.
     """
-    figure, axes = blank_figure(size)
+    figure, (axes,) = blank_figure(size)
     tried = [each for each in advice.candidates if each.curve is not None]
     kinds = list(dict.fromkeys(_kind(each) for each in tried))
     for place, kind in enumerate(kinds):

@@ -122,16 +122,19 @@ def write_model_info(run: RunLike, folder: str | Path = "model_info", **fields: 
         folder: RobustBench's `model_info` folder.
         fields: What `model_info` takes.
     """
-    run = as_run(run)
+    path = info_file(as_run(run), folder)
+    write_atomically(path, json.dumps(model_info(run, **fields), indent=2, allow_nan=False) + "\n")
+    return path
+
+
+def info_file(run: Run, folder: str | Path) -> Path:
+    """Where RobustBench looks for a run's file."""
     if not run.dataset:
         raise ValueError(
             f"run {run.name!r} does not say which data set it used, and RobustBench files models "
             "by data set; save it with about=About(dataset=...)"
         )
-    content = model_info(run, **fields)
-    path = Path(folder) / _safe(run.dataset) / run.curve.records.norm / f"{_safe(run.name)}.json"
-    write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
-    return path
+    return Path(folder) / _safe(run.dataset) / run.curve.records.norm / f"{_safe(run.name)}.json"
 
 
 def _safe(name: str) -> str:

@@ -9,10 +9,9 @@ from typing import Any
 
 from cpr_wrap._checks import import_extra
 from cpr_wrap._files import write_atomically
-from cpr_wrap._text import eps_text
 from cpr_wrap.metrics.curve_plot import plot_curve
-from cpr_wrap.report.charts import BINS, radii_of
-from cpr_wrap.report.run import Run, RunLike, as_run, as_runs, grid, labels
+from cpr_wrap.report.charts import MOST_BANDS, by_threat
+from cpr_wrap.report.run import Run, RunLike, as_runs, grid, labels
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -28,6 +27,7 @@ COLOURS = (
     "#4d5560",
 )
 _LEGEND_INSIDE = 6  # a longer legend would cover the curves, and stands below them
+_LEGEND_MARK, _LETTER, _LEGEND_LINE = 0.6, 0.065, 0.15  # inches of a legend in small print
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (4, 1.5, 1, 1.5)), (0, (1.5, 1)))
 
 
@@ -35,18 +35,18 @@ def curve_figure(
     curves: RunLike | Sequence[RunLike],
     names: Sequence[str] | None = None,
     *,
-    band: bool = True,
+    band: bool | None = None,
     theory: bool = False,
     size: tuple[float, float] = (4.5, 3.2),
 ) -> Any:
-    """Robustness with rejection over alpha.
+    """Robustness with rejection over alpha, on one axis for each threat model.
 
     Args:
         curves: Curves, runs or result folders.
         names: Their names in the legend; by default those of the runs.
-        band: Whether to draw 95 % intervals over images.
+        band: Whether to draw 95 % intervals over images; by default those of up to three runs.
         theory: Whether to draw the theorems where they apply.
-        size: Width and height in inches.
+        size: Width and height in inches of one axis; a long legend is given room beside that.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -55,52 +55,40 @@ def curve_figure(
     names = labels(runs) if names is None else list(names)
     if len(names) != len(runs):
         raise ValueError(f"names: expected {len(runs)}, one a curve, got {len(names)}")
-    figure, axes = blank_figure(size)
-    for place, (run, name) in enumerate(zip(runs, names, strict=True)):
-        colour = COLOURS[place % len(COLOURS)]
-        dashes = _DASHES[place // len(COLOURS) % len(_DASHES)]
-        plot_curve(run.curve, axes, label=name, band=band, color=colour, linestyle=dashes, lw=1.5)
-        if theory:
-            _draw_theory(axes, run, colour)
-    if len(axes.lines) > _LEGEND_INSIDE:
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="x-small")
-    elif len(axes.lines) > 1:
-        axes.legend(frameon=False, fontsize="small")
+    band = len(runs) <= MOST_BANDS if band is None else band
+    threats = by_threat(runs)
+    outside = len(runs) > _LEGEND_INSIDE
+    width, height = size[0], size[1] * len(threats)
+    if outside:
+        width = max(width, _LEGEND_MARK + _LETTER * max(map(len, names)))
+        height += _LEGEND_LINE * (len(runs) + 1)
+    figure, several = blank_figure((width, height), len(threats))
+    for axes, (threat, places) in zip(several, threats, strict=True):
+        for place in places:
+            colour = COLOURS[place % len(COLOURS)]
+            style = {"linestyle": _DASHES[place // len(COLOURS) % len(_DASHES)], "color": colour}
+            plot_curve(runs[place].curve, axes, label=names[place], band=band, lw=1.5, **style)
+            if theory:
+                _draw_theory(axes, runs[place], colour)
+        if len(threats) > 1:
+            axes.set_title(threat, fontsize="medium")
+        if not outside and len(axes.lines) > 1:
+            axes.legend(frameon=False, fontsize="small")
+    if outside:
+        figure.legend(loc="outside lower left", frameon=False, fontsize="x-small")
     return figure
 
 
-def histogram_figure(curve: RunLike, *, size: tuple[float, float] = (4.5, 2.6)) -> Any:
-    """Smallest rejected radii of the images without an accepted mistake, as shares of eps.
-
-    Images rejected as they are, and those not made to be rejected, are not drawn. Where distances
-    to the network's boundary were measured, a line shows the ideal rule's.
-
-    Args:
-        curve: A curve, a run or a result folder.
-        size: Width and height in inches.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
-    """
-    run = as_run(curve)
-    radii = radii_of(run)
-    figure, axes = blank_figure(size)
-    edges = [place / BINS for place in range(BINS + 1)]
-    axes.stairs(radii.found.bins, edges, fill=True, color=COLOURS[0], label="found", alpha=0.8)
-    if radii.ideal is not None:
-        axes.stairs(radii.ideal.bins, edges, color="black", linestyle=":", label="ideal T")
-        axes.legend(frameon=False, fontsize="small")
-    eps = eps_text(run.curve.eps)
-    axes.set(xlabel=rf"smallest rejected radius / $\epsilon$ ($\epsilon$ = {eps})", xlim=(0, 1))
-    axes.set(ylabel="images")
-    return figure
+def check_suffix(path: Path) -> None:
+    """Refuse a figure's file that nobody can write."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"expected a file that ends in {', '.join(SUFFIXES)}, got {path.name!r}")
 
 
 def write_figure(figure: Any, path: str | Path, *, dpi: int = 300) -> Path:
     """Write a figure as PNG, SVG or PDF, by the file's ending; the same figure, the same bytes."""
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"expected a file that ends in {', '.join(SUFFIXES)}, got {path.name!r}")
+    check_suffix(path)
     # No date and no random names: a figure under version control changes only with its data.
     date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
     matplotlib, data = import_extra("matplotlib"), io.BytesIO()
@@ -110,15 +98,16 @@ def write_figure(figure: Any, path: str | Path, *, dpi: int = 300) -> Path:
     return path
 
 
-def blank_figure(size: tuple[float, float]) -> tuple[Any, Any]:
-    """A figure of so many inches, and its axes."""
+def blank_figure(size: tuple[float, float], rows: int = 1) -> tuple[Any, list[Any]]:
+    """A figure of so many inches, and its axes, one below the other."""
     # A figure without pyplot: no global state, no window, no backend to choose.
     figure = import_extra("matplotlib.figure").Figure(figsize=size, layout="constrained")
-    axes = figure.subplots()
-    axes.grid(visible=True, alpha=0.25, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    several = figure.subplots(rows, squeeze=False)[:, 0].tolist()
+    for axes in several:
+        axes.grid(visible=True, alpha=0.25, linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, several
 
 
 def _draw_theory(axes: Any, run: Run, colour: str) -> None:

@@ -53,11 +53,11 @@ def ranking(
     columns = (
         Column("run", words=True),
         *(Column(loss_text(loss)) for loss in losses),
+        Column("audit", words=True),
         *(Column(title) for title in more if figures),
         *([Column("threat", words=True)] if seen else []),
         Column("images"),
         Column("attacks", words=True),
-        Column("audit", words=True),
     )
 
     def row(place: int) -> tuple[Cell, ...]:
@@ -68,11 +68,11 @@ def ranking(
                 _loss(several[place], loss, place in best)
                 for loss, best in zip(losses, stars, strict=True)
             ),
+            Cell(audit_status(curve)),
             *(_figures(several[place]) if figures else ()),
             *([Cell(seen_status(curve) or MISSING)] if seen else []),
             count_cell(len(curve.records)),
             Cell(ground_of(curve).attacks or MISSING),
-            Cell(audit_status(curve)),
         )
 
     groups = grouped(curves)

@@ -25,13 +25,11 @@ class Run:
         curve: The curve, with whatever else is known.
         name: What to call it.
         gallery: Pictures, if any were made.
-        folder: Where it was read from.
     """
 
     curve: RobustnessCurve
     name: str
     gallery: Gallery | None = None
-    folder: Path | None = None
 
     @classmethod
     def of(
@@ -48,7 +46,7 @@ class Run:
         path = Path(folder)
         curve = load_result(path)
         name = _name(curve, path.resolve().name)
-        return cls(curve=curve, name=name, gallery=load_gallery(path), folder=path)
+        return cls(curve=curve, name=name, gallery=load_gallery(path))
 
     @property
     def rule(self) -> RuleFacts | None:
@@ -122,8 +120,11 @@ def as_runs(things: RunLike | Sequence[RunLike]) -> list[Run]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Names that tell runs apart: with data set and budget where names repeat, then numbered."""
-    names = [run.name for run in runs]
+    """Names that tell runs apart: with data set and budget where names repeat, then numbered.
+
+    Of names like those of a sweep, `model+rule+eps+budget`, the parts that all share are left out.
+    """
+    names = _without_shared([run.name for run in runs])
     for more in ([run.dataset for run in runs], [run.budget for run in runs]):
         times = Counter(names)
         names = [
@@ -137,6 +138,14 @@ def labels(runs: Sequence[Run]) -> list[str]:
         if times[name] > 1:
             names[place] = f"{name} #{seen[name]}"
     return names
+
+
+def _without_shared(names: list[str]) -> list[str]:
+    columns = list(zip(*(name.split("+") for name in names), strict=False))
+    if len(set(names)) < 2 or any(name.count("+") + 1 != len(columns) for name in names):
+        return names
+    told = [column for column in columns if len(set(column)) > 1]
+    return ["+".join(parts) for parts in zip(*told, strict=True)]
 
 
 def _name(curve: RobustnessCurve, otherwise: str) -> str:

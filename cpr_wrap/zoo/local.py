@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from cpr_wrap._address import call
+from cpr_wrap._address import call, trusted
 from cpr_wrap.networks import NETWORKS, build_network
+from cpr_wrap.rule import RULES, find_rule
 from cpr_wrap.selective import RejectionRule, load_rule
 from cpr_wrap.zoo.checkpoint import load_weights, one_line
 from cpr_wrap.zoo.config import CONFIG, WEIGHTS, read_config
@@ -71,7 +72,11 @@ def _rule(config: Mapping[str, Any], folder: Path) -> RejectionRule | None:
     if not config.get("rule"):
         return None
     try:
-        return load_rule(folder, config["rule"])
+        held = config["rule"]
+        name = held.get("name") if isinstance(held, Mapping) else None
+        if isinstance(name, str) and ":" in name and name not in RULES:
+            find_rule(trusted(name, folder))
+        return load_rule(folder, held)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{folder / CONFIG}: {one_line(error)}") from error
 

@@ -9,8 +9,8 @@ import typer
 
 from cpr_wrap.cli.advise import read_cost, seconds
 
-FEW = ["--num", "6", "--eps", "0.05", "--budget", "quick", "--radii", "0.01,0.02"]
-FEW += ["--try-steps", "2", "--thresholds", "0.2"]
+FEW = ["--num", "6", "--eps", "0.05", "--radii", "0.01", "--try-steps", "2", "--thresholds", "0.2"]
+FEW += ["--budget", "tests.budgets:Dark", "--screening", "tests.budgets:Dark"]
 
 
 @pytest.fixture
@@ -25,10 +25,10 @@ def test_it_prints_a_table_and_writes_both_files(advised, tmp_path):
     answer = advised("--cost", "ramp:2", "--figure", "a/b.svg", "--table", "a/b.md", "--store", "s")
     assert answer.exit_code == 0, answer.output
     told = " ".join(answer.stdout.split())
-    assert "rejection costs ramp:2 and a mistake 1; Linf eps 0.05, budget quick" in told
+    assert "rejection costs ramp:2 and a mistake 1; Linf eps 0.05, budget dark" in told
     for rule in ("none (accepts everything)", "cpr (Linf radius 0.01", "confidence (threshold 0.2"):
         assert rule in answer.stdout
-    assert "screening 1 of 4: none" in answer.stderr
+    assert "screening 1 of 4: none" in answer.stderr  # beside those three, verified
     table = (tmp_path / "a" / "b.md").read_text()
     assert table.count("advised") >= 1
     assert "| 6 validation" not in table
@@ -48,6 +48,25 @@ def test_limits_and_a_cost_of_ones_own(advised, tmp_path):
         "advised", "tied", "beaten", "left out"
     }  # fmt: skip
     assert all(row["clean_rejection"] <= 0.001 or row["why"] for row in found["candidates"])
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--figure", "x.bmp"), "expected a file that ends in .png, .svg, .pdf"),
+        (("--table", "kept.md"), "kept.md exists"),
+        (("--try-steps", "2.5"), "expected whole numbers"),
+        (("--radii", "a"), "expected a number like 0.03"),
+        (("--budget", "quik"), "unknown budget 'quik'"),
+        (("--eps", "8"), "did you mean 8/255"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work(words, complaint, advised, tmp_path):
+    (tmp_path / "kept.md").write_text("precious")
+    answer = advised(*words)
+    assert answer.exit_code in (1, 2)
+    assert complaint in " ".join(answer.stderr.replace("│", " ").split())
+    assert "screening" not in answer.stderr
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,12 @@ def test_figures_are_asked_for_and_printed(saved, calls, type_command):
     words = ("bench", f"local:{saved}", "-n", "3", "--batch-size", "4", "--rule", "none")
     lines = type_command(*words).stdout.splitlines()
     assert calls == {
-        "measure": (AcceptAll(), 3, 0.1, {"budget": BUDGETS["quick"], "batch_size": 4})
+        "measure": (
+            AcceptAll(),
+            3,
+            0.1,
+            {"budget": BUDGETS["quick"], "batch_size": 4, "norm": "Linf"},
+        )
     }
     assert lines == [
         f"local:{saved}, none (accepts everything), batches of 4",
@@ -70,6 +75,7 @@ def test_json(saved, calls, type_command):
 
 def test_a_real_measurement(saved, type_command):
     words = ("bench", f"local:{saved}", "-n", "3", "--batch-size", "4", "--rule", "none", "--json")
+    words += ("--budget", "tests.budgets:Dark")
     content = json.loads(type_command(*words).stdout)
     assert content["engine"]["images"] == 3
     assert content["engine"]["efficiency"] > 0

@@ -32,6 +32,20 @@ def test_people_read_before_and_after(saved, type_command):
     assert where == "saved to here; load it as local:here"
 
 
+def test_a_random_network_is_refused(saved, type_command, tmp_path):
+    (tmp_path / "noisy.py").write_text(
+        "from torch import nn, rand_like\n"
+        "class Noisy(nn.Sequential):\n"
+        "    def __init__(self):\n        super().__init__(nn.Flatten(), nn.Linear(784, 10))\n"
+        "    def forward(self, x):\n        return super().forward(x + rand_like(x))\n"
+    )
+    file = saved / "model.safetensors"
+    words = ("calibrate", f"local:{file}", "--network", "noisy:Noisy", "--dataset", "mnist")
+    answer = type_command(*words, "--num", "9", "--rule", "confidence")
+    assert answer.exit_code == 1
+    assert "the network gives different outputs for the same images" in answer.stderr
+
+
 def test_what_cannot_be_calibrated_is_one_line(saved, type_command):
     answer = type_command("calibrate", f"local:{saved}")
     assert answer.exit_code == 1

@@ -7,16 +7,18 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 
-import cpr_wrap.evaluation
 from cpr_wrap.attacks.ensemble import BUDGETS
 from cpr_wrap.cli import curve
 from cpr_wrap.evaluation import Check, Estimate, load_result
 from cpr_wrap.metrics import PAPER_ALPHAS
 from cpr_wrap.rules import Confidence, Consistency
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def calls(monkeypatch, result):
         made.append((args, options))
         return load_result(result)
 
-    monkeypatch.setattr(cpr_wrap.evaluation, "robustness_curve", robustness_curve)
+    monkeypatch.setattr("cpr_wrap.evaluation.sweep.robustness_curve", robustness_curve)
     return made
 
 
@@ -95,11 +97,25 @@ def test_a_real_run_writes_a_folder_that_says_everything(result, saved):
     assert (about.dataset, about.part) == ("mnist", "robust")
     assert "that come with cpr-wrap" in about.dataset_note
     assert about.command.startswith(f"cpr-wrap curve local:{saved} --num 8 --budget quick")
-    assert found.settings.rule.config == {"name": "confidence", "threshold": 0.2}
+    assert found.settings.rule.config == {"name": "confidence", "threshold": 0.8}
     assert found.eps == 0.05
     assert found.calibration is None
     assert (result / "gallery.json").is_file()
     assert (result / "store").is_dir()
+
+
+def test_a_model_that_knows_its_training_says_seen_or_unseen(calls, type_command):
+    words = ("--num", "8", "--rule", "none", "--out", "here")
+    assert type_command("curve", "bundled:mnist-compact-at", *words).exit_code == 0
+    assert load_result("here").about.trained_eps == 0.3
+
+
+def test_a_budget_in_rounds_may_be_run_again(saved, type_command):
+    words = ("curve", f"local:{saved}", "--num", "4", "--rule", "none", "--out", "here")
+    for _ in range(2):
+        answer = type_command(*words, "--budget", "tests.budgets:Rounds")
+        assert answer.exit_code == 0, answer.output
+    assert {"darken", "lighten"} <= {stage.attack for stage in load_result("here").passes}
 
 
 def test_people_get_table_losses_and_the_next_step(saved, calls, result, type_command):
@@ -127,7 +143,7 @@ def test_ctrl_c_says_where_the_work_is(saved, monkeypatch, type_command):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cpr_wrap.evaluation, "robustness_curve", interrupted)
+    monkeypatch.setattr("cpr_wrap.evaluation.sweep.robustness_curve", interrupted)
     answer = type_command("curve", f"local:{saved}", "--num", "3", "--out", "here")
     assert answer.exit_code == 130
     assert answer.stderr.splitlines()[-1] == (
@@ -143,7 +159,7 @@ def test_estimate_probes_and_does_not_run(saved, monkeypatch, calls, type_comman
         asked.append((args, options))
         return Estimate(images=40, probed=8, passes_per_image=250.0, passes=10000.0, seconds=75.0)
 
-    monkeypatch.setattr(cpr_wrap.evaluation, "estimate_cost", estimate_cost)
+    monkeypatch.setattr("cpr_wrap.evaluation.sweep.estimate_cost", estimate_cost)
     words = ("curve", f"local:{saved}", "--num", "40", "--estimate", "--budget", "quick")
     answer = type_command(*words)
     assert answer.stdout == (
@@ -152,10 +168,27 @@ def test_estimate_probes_and_does_not_run(saved, monkeypatch, calls, type_comman
     )
     [((_, x, _, eps), options)] = asked
     assert (len(x), eps) == (40, 0.1)
-    assert options == {"budget": BUDGETS["quick"], "batch_size": None, "norm": "Linf"}
+    assert options == {
+        "budget": BUDGETS["quick"],
+        "batch_size": None,
+        "norm": "Linf",
+        "extras": (),
+        "audited": False,
+    }
     assert calls == []
     assert list(tmp_path.iterdir()) == []
     assert json.loads(type_command(*words, "--json").stdout)["passes"] == 10000
+
+
+def test_an_estimate_counts_the_audit_and_the_attacks_beside_the_budget(saved, type_command):
+    words = ("curve", f"local:{saved}", "--num", "2", "--rule", "none")
+    words += ("--budget", "tests.budgets:Dark", "--estimate", "--json")
+    plain, audited = (json.loads(type_command(*words, *m).stdout) for m in ((), ("--audit",)))
+    assert plain["audit_passes"] == 0
+    assert audited["passes"] - audited["audit_passes"] == plain["passes"] > 0
+    assert audited["audit_passes"] > 0
+    more = json.loads(type_command(*words, "--attack", "foolbox:LinfPGD").stdout)
+    assert more["passes"] > plain["passes"]
 
 
 @pytest.mark.parametrize("more", [(), ("--estimate",)])
@@ -169,7 +202,7 @@ def test_a_process_that_does_not_lead_works_and_says_nothing(
     def estimate_cost(*args, **options):
         calls.append((args, options))
 
-    monkeypatch.setattr(cpr_wrap.evaluation, "estimate_cost", estimate_cost)
+    monkeypatch.setattr("cpr_wrap.evaluation.sweep.estimate_cost", estimate_cost)
     monkeypatch.setattr(curve, "several_processes", second_of_two)
     monkeypatch.setenv("RANK", "1")
     answer = type_command("curve", f"local:{saved}", "--num", "3", "--out", "here", *more)
@@ -191,7 +224,7 @@ def test_audit_is_printed_and_kept(saved, monkeypatch, calls, type_command):
         asked.append((*args, seed))
         return checks
 
-    monkeypatch.setattr(cpr_wrap.evaluation, "audit", audit)
+    monkeypatch.setattr("cpr_wrap.evaluation.sweep.audit", audit)
     answer = type_command(
         "curve", f"local:{saved}", "--num", "8", "--audit", "--seed", "3", "--out", "here"
     )
@@ -225,13 +258,30 @@ def test_an_unknown_budget_is_one_line(saved, type_command):
     assert answer.stderr.splitlines()[-1].startswith("error: unknown budget 'quik'.")
 
 
-def test_two_processes_share_the_work_and_one_speaks(tmp_path, type_command):
-    words = ["curve", "bundled:mnist-compact-at", "-n", "4", "--budget", "quick", "--rule", "none"]
+def test_two_processes_share_the_work_and_one_speaks(tmp_path, saved, type_command):
+    words = [
+        "curve",
+        f"local:{saved / 'model.safetensors'}",
+        "--network",
+        "tests.budgets:linear",
+        "-n",
+        "4",
+    ]
+    words += [
+        "--dataset",
+        "mnist",
+        "--eps",
+        "0.2",
+        "--rule",
+        "none",
+        "--budget",
+        "tests.budgets:Dark",
+    ]
     words += ["--batch-size", "16", "--block-size", "2", "--device", "cpu", "--json"]
     alone = type_command(*words, "--out", "one")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "2", "-m", "--", "cpr_wrap", *words, "--out", "two"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     together = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )
@@ -241,6 +291,7 @@ def test_two_processes_share_the_work_and_one_speaks(tmp_path, type_command):
     assert [output["provenance"]["ranks"] for output in outputs] == [1, 2]
     one, two = load_result(tmp_path / "one"), load_result(tmp_path / "two")
     assert one.records == two.records
+    assert one.records.outer_broken.any()
     for name, points in vars(one.points).items():
         assert torch.equal(points, getattr(two.points, name))
 
@@ -248,12 +299,15 @@ def test_two_processes_share_the_work_and_one_speaks(tmp_path, type_command):
 def test_a_folder_with_another_run_is_refused_before_any_work(saved, result, type_command):
     words = ["curve", f"local:{saved}", "--num", "8", "--budget", "quick", "--rule", "confidence"]
     words += ["--eps", "0.05", "--out", result, "--name", "means"]
-    same = type_command(*words, "--threshold", "0.2", "--json")
+    same = type_command(*words, "--threshold", "0.8", "--json")
     assert same.exit_code == 0, same.output
-    for other in (("--threshold", "0.3"), ("--threshold", "0.2", "--seed", "1")):
+    for other in (("--threshold", "0.3"), ("--threshold", "0.8", "--seed", "1")):
         answer = type_command(*words, *other)
         assert answer.exit_code == 2
-        assert "holds another run, means; choose another --out" in answer.stderr
+        assert (
+            "holds another run, means (other images, weights, settings or engine); choose another"
+            in answer.stderr
+        )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-import cpr_wrap.evaluation
 from cpr_wrap.cli import demo
 from cpr_wrap.evaluation import load_result
 
@@ -44,7 +43,8 @@ def test_the_story_is_told_and_written(small, type_command, tmp_path):
 
 
 def test_both_rules_are_calibrated_alike(small, type_command):
-    content = json.loads(type_command("demo", "-n", "2", "--json").stdout)
+    words = ("demo", "-n", "2", "--budget", "tests.budgets:Dark", "--json")
+    content = json.loads(type_command(*words).stdout)
     cpr, confidence, none = content["runs"].values()
     for run in (cpr, confidence):
         record = run["calibration"]
@@ -54,13 +54,17 @@ def test_both_rules_are_calibrated_alike(small, type_command):
     assert none["calibration"] is None
     assert none["clean_test"]["rejection_rate"] == 0
     assert none["images"] == 2
+    # Another demo does not replace this one unasked.
+    answer = type_command(*words, "-n", "3")
+    assert (answer.exit_code, "holds another run" in answer.stderr) == (1, True)
+    assert type_command(*words, "-n", "3", "--overwrite").exit_code == 0
 
 
 def test_ctrl_c_says_where_the_work_is(small, monkeypatch, type_command):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cpr_wrap.evaluation, "robustness_curve", interrupted)
+    monkeypatch.setattr("cpr_wrap.evaluation.sweep.robustness_curve", interrupted)
     answer = type_command("demo", "-n", "2", "--out", "here")
     assert answer.exit_code == 130
     assert "stopped; finished work is in here/store" in answer.stderr

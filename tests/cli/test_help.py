@@ -72,34 +72,25 @@ def test_python_m_is_the_same_program():
     assert done.stdout == f"cpr-wrap {cpr_wrap.__version__}\n"
 
 
+_TINY = ("--budget", "tests.budgets:Dark")
 # What keeps an example small, or stands for what it reads.
 _CHEAPER = {
     "calibrate": ("--num", "10", "--steps", "2"),
     "list": ("--source", "bundled"),
-    "certify": ("--num", "2", "--no-crown"),
-    "curve": ("--num", "2"),
+    "curve": ("--num", "2", *_TINY),
     "attack": ("--num", "2", "--iterations", "2"),
     "train": ("--epochs", "1", "--images", "few.npz", "--validation", "few.npz"),
-    "bench": ("--num", "2"),
+    "bench": ("--num", "2", "--batch-size", "4", *_TINY),
+    "certify": ("--num", "2", "--no-crown"),
     "advise": (
-        *("--num", "2", "--budget", "quick", "--radii", "0.1", "--try-steps", "2"),
-        *("--thresholds", "0.6"),
+        *("--num", "2", "--radii", "0.1", "--try-steps", "2", "--thresholds", "0.6"),
+        *(*_TINY, "--screening", _TINY[1]),
     ),
     "sweep": ("--num", "2"),
 }
 
 
-_LONG = ("advise", "bench")  # shorter ones are in test_advise.py and test_bench.py
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in _LONG))
-        for name in _COMMANDS
-        if name != "demo"  # test_demo.py
-    ],
-)
+@pytest.mark.parametrize("name", [name for name in _COMMANDS if name != "demo"])  # test_demo.py
 def test_the_example_runs(name, type_command, result, tmp_path):
     import numpy as np
     from PIL import Image

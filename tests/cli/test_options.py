@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from cpr_wrap.cli.options import fraction, fractions
+from cpr_wrap.cli.options import fraction, fractions, whole_numbers
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,12 @@ def test_fractions_reads_a_list():
 def test_fractions_refuses_a_gap():
     with pytest.raises(typer.BadParameter, match="expected a number"):
         fractions("0,,1")
+
+
+@pytest.mark.parametrize("text", ["", "3,x", "-3", "1.5", "3,9-5", "4-"])
+def test_numbers_of_images_that_cannot_be(text):
+    with pytest.raises(typer.BadParameter, match="expected whole numbers like 3,8,20-29"):
+        whole_numbers(text)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from cpr_wrap.evaluation import load_result
+from cpr_wrap.evaluation import load_result, results
 
 _MODULES = {
     "ownnet": """
@@ -210,6 +210,58 @@ def test_a_budget_of_ones_own(project):
     words = ("--dataset", "mnist", "--num", "4", "--rule", "none", "--eps", "0.1", "--out", "here")
     project("curve", "--budget", "ownbudget:Dark", *words)
     assert load_result("here").settings.budget == "dark"
+
+
+_TINY = ("--budget", "ownbudget:Dark", "--eps", "0.1", "--dataset", "mnist", "--num", "4")
+
+
+def test_a_sweep_over_code_of_ones_own(project, type_command):
+    rules = ("--rule", "ownrule:Margin", "--rule", "ownrule:Margin:width=0.5")
+    own = ("--model", "local:weights.pt", "--network", "ownnet:Linear")
+    answer = type_command("sweep", *own, *rules, *_TINY, "--out", "all")
+    assert answer.exit_code == 0, answer.output
+    found = load_result("all/weights.pt+ownrule-Margin-width=0.5+Linf-0.1+ownbudget-Dark")
+    assert found.settings.rule.config["width"] == 0.5
+    assert (found.about.network, found.settings.budget) == ("ownnet:Linear", "dark")
+    assert (
+        type_command("verify", "all/weights.pt+ownrule-Margin+Linf-0.1+ownbudget-Dark").exit_code
+        == 0
+    )
+    again = type_command("sweep", *own, *rules, *_TINY, "--out", "all")
+    assert again.stderr.count("done before") == 2
+
+
+def test_a_sweep_calibrates_on_other_images_of_ones_own(project, type_command):
+    words = ("sweep", "--model", "local:weights.pt", "--network", "ownnet:Linear", "--eps", "0.1")
+    words += ("--dataset", "owndata:load", "--budget", "ownbudget:Dark", "--out", "all")
+    words += ("--rule", "confidence:calibrate=0.1")
+    answer = type_command(*words)
+    assert answer.exit_code == 2
+    assert "owndata:load has no part to calibrate on; pass --validation" in answer.stderr
+    assert type_command(*words, "--validation", "mnist").exit_code == 0
+    [found] = results("all")
+    assert found.calibration.num_images == 1000
+
+
+def test_advice_with_a_budget_of_ones_own(project):
+    few = ("--screening", "ownbudget:Dark", "--radii", "0.01", "--try-steps", "2")
+    answer = project("advise", *_TINY, *few, "--thresholds", "0.5")
+    assert "budget dark" in " ".join(answer.stdout.split())
+
+
+def test_a_model_saved_under_a_rule_of_ones_own_is_loaded_again(project, type_command, tmp_path):
+    words = ("--dataset", "mnist", "--num", "20", "--rule", "ownrule:Margin", "--out", "set")
+    project("calibrate", *words, "--reject-rate", "0.2")
+    program = (sys.executable, "-m", "cpr_wrap", "curve", "local:set", "--network", "ownnet:Linear")
+    done = subprocess.run([*program, *_TINY, "--out", "here"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert load_result("here").settings.rule.name == "ownrule:Margin"
+    # Code that comes along with the model is not run.
+    (tmp_path / "set" / "ownrule.py").write_text("print('run!')")
+    program = (*program[:4], "local:.", "--network", "ownnet:Linear", *_TINY, "--budget", "quick")
+    done = subprocess.run(program, cwd="set", capture_output=True, text=True)
+    assert (done.returncode, "run!" in done.stdout + done.stderr) == (1, False)
+    assert "needs 'ownrule:Margin', code that is not in the current folder" in done.stderr
 
 
 def test_what_is_no_budget_or_rule_is_refused_before_work(project):

@@ -98,6 +98,18 @@ def test_report_writes_one_page(result, type_command, tmp_path):
     assert "means" in page
 
 
+def test_folders_of_results_and_patterns_are_taken(result, type_command, tmp_path):
+    for name in ("a", "b"):
+        shutil.copytree(result, tmp_path / "runs" / "deep" / name)
+    for command in ("report", "compare"):
+        for where in ("runs", "runs/**", "runs/deep/*"):
+            answer = type_command(command, where, *(("--overwrite",) * (command == "report")))
+            assert answer.exit_code == 0, answer.output
+    assert "2 selective classifiers" in (tmp_path / "report.html").read_text()
+    assert type_command("merge", "runs", "--out", "both").exit_code == 0
+    assert load_result(tmp_path / "both").provenance.merged == ("a", "b")
+
+
 def test_report_writes_for_papers_and_for_robustbench(result, type_command):
     words = ("--out", "out/r.html", "--figure", "curves.svg", "--robustbench", "info", "--json")
     written = json.loads(type_command("report", result, *words).stdout)["written"]
@@ -111,13 +123,16 @@ def test_report_writes_for_papers_and_for_robustbench(result, type_command):
 
 
 def test_nothing_is_overwritten_silently(result, type_command, tmp_path):
-    shutil.copytree(result, tmp_path / "runs" / "a")
+    for name in ("a", "b"):
+        shutil.copytree(result, tmp_path / "runs" / name)
     for words, file in (
         (("report", "runs/a", "--out", "r.html"), "r.html"),
         (("report", "runs/a", "--out", "s.html", "--figure", "f.svg"), "f.svg"),
-        (("merge", "runs/a", "runs/a", "--out", "m"), "m/result.json"),
+        (("merge", "runs/a", "runs/b", "--out", "m"), "m/result.json"),
+        (("compare", "runs/a", "--out", "table.txt"), "table.txt"),
+        (("report", "runs/a", "--out", "t.html", "--robustbench", "i"), "i/mnist/Linf/means.json"),
     ):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / file).write_text("precious")
         answer = type_command(*words)
         assert answer.exit_code == 2, answer.output

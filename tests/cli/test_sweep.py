@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 
+from cpr_wrap.cli.options import DataOptions
+from cpr_wrap.cli.sweep import SweepOptions, _planned
 from cpr_wrap.evaluation import results
 
-FEW = ["--num", "4", "--eps", "0.05", "--budget", "quick"]
+FEW = ["--num", "4", "--eps", "0.05", "--budget", "tests.budgets:Dark"]
 RULES = ["--rule", "confidence:threshold=0.2", "--rule", "none"]
 
 
@@ -34,7 +37,7 @@ def test_every_combination_has_a_folder_a_row_and_a_place_in_the_page(swept, tmp
     assert {row["audit"] for row in rows} == {"not audited"}
     assert [row["n"] for row in rows] == ["4"] * 4
     page = (tmp_path / "runs" / "report.html").read_text()
-    assert "saved+none+Linf-0.1+quick" in page
+    assert "none+<wbr>Linf-0.1" in page
     assert "Linf ε = 0.05" in answer.stdout
     again = swept(*RULES, "--eps", "0.1")
     assert again.exit_code == 0
@@ -44,12 +47,12 @@ def test_every_combination_has_a_folder_a_row_and_a_place_in_the_page(swept, tmp
 def test_a_file_says_the_same_and_what_is_typed_goes_first(type_command, saved, tmp_path):
     (tmp_path / "plan.toml").write_text(
         f'models = ["local:{saved}"]\nrules = ["none", "confidence:calibrate=0.1"]\n'
-        'eps = "1/20"\nbudgets = ["quick"]\nnum = 300\n'
+        'eps = "1/20"\nbudgets = ["tests.budgets:Dark"]\nnum = 300\n'
     )
     answer = type_command("sweep", "plan.toml", "--num", "3", "--json", "--out", "r")
     assert answer.exit_code == 0, answer.output
     rows = json.loads(answer.stdout)
-    assert [(row["n"], row["eps"], row["budget"]) for row in rows] == [(3, 0.05, "quick")] * 2
+    assert [(row["n"], row["eps"], row["budget"]) for row in rows] == [(3, 0.05, "dark")] * 2
     calibrated = [curve for curve in results("r") if curve.calibration is not None]
     assert len(calibrated) == 1
     assert calibrated[0].calibration.reject_rate == 0.1
@@ -59,7 +62,14 @@ def test_a_folder_with_another_run_is_refused(swept):
     assert swept(*RULES[2:]).exit_code == 0
     answer = swept(*RULES[2:], "--seed", "5")
     assert answer.exit_code == 1
-    assert "holds another run (other images, weights, settings or engine)" in answer.stderr
+    assert "(other images, weights, settings or engine)" in answer.stderr
+
+
+def test_another_run_is_replaced_only_if_asked(swept, tmp_path):
+    assert swept(*RULES[2:]).exit_code == 0
+    answer = swept(*RULES[2:], "--seed", "5", "--overwrite")
+    assert answer.exit_code == 0, answer.output
+    assert [curve.settings.seed for curve in results(tmp_path / "runs")] == [5]
 
 
 def test_an_estimate_adds_up(swept, tmp_path):
@@ -89,6 +99,20 @@ def test_a_plan_that_cannot_be_read(type_command, tmp_path, text, words):
     answer = type_command("sweep", "plan.toml")
     assert answer.exit_code == 2
     assert words in answer.output
+
+
+def test_a_plan_names_images_and_folders_as_options_do(tmp_path):
+    (tmp_path / "plan.toml").write_text(
+        'models = "local:x"\nindices = "3,8-9"\nclass_map = "map.txt"\neps = [0.1, "1/4"]\n'
+    )
+    combine, data = _planned(tmp_path / "plan.toml", SweepOptions(), DataOptions())
+    assert (combine.models, combine.eps) == (["local:x"], ["0.1", "1/4"])
+    assert (data.indices, data.class_map) == ([3, 8, 9], Path("map.txt"))
+
+
+def test_a_rule_that_nobody_has_set_is_warned_of(swept):
+    answer = swept("--rule", "confidence")
+    assert "warning: rule confidence accepts everything at threshold 0" in answer.stderr
 
 
 def test_two_runs_of_one_name_are_refused(swept):

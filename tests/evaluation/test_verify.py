@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from cpr_wrap._files import digest
 from cpr_wrap.evaluation import load_result, robustness_curve, save_result, verify_result
 from cpr_wrap.evaluation.result import PER_IMAGE, POINTS, RESULT, seal_of
-from cpr_wrap.metrics import About, Check
+from cpr_wrap.metrics import AblationRow, About, CalibrationFacts, Check
+from tests.budgets import Dark
 from tests.evaluation.test_curve import make
 
 
@@ -23,11 +24,36 @@ from tests.evaluation.test_curve import make
 def run(tmp_path_factory):
     model, x, y = make("cpr")
     curve = robustness_curve(model, x, y, 0.1, budget="quick")
+    numbers = tuple(curve.records.index.tolist())
     told = replace(
         curve,
         about=About(name="run", model="local:x", clean_test={"accuracy": 0.5}),
         checks=(Check(name="it holds", passed=False, detail="it does not"),),
         provenance=replace(curve.provenance, notes=("a note",)),
+        ablation=(
+            AblationRow(
+                attack="a",
+                goal="rejected",
+                alpha=1.0,
+                robustness=0.5,
+                lost=numbers[:4],
+                found=2,
+                passes_per_image=9.0,
+            ),
+        ),
+        calibration=CalibrationFacts(
+            before={"name": "none"},
+            after=curve.settings.rule.config,
+            reject_rate=0.1,
+            measured_rate=0.1,
+            low=0.0,
+            high=0.5,
+            num_rejected=1,
+            num_correct=10,
+            num_images=10,
+            overall_rate=0.1,
+            reached=True,
+        ),
     )
     return model, save_result(told, tmp_path_factory.mktemp("run") / "run")
 
@@ -174,6 +200,15 @@ SEALED = {
     ),
     "another model": (put("provenance", "weights", value="0" * 64), "weights are not the ones"),
     "other data": (put("provenance", "data", value="0" * 64), "are not the ones that were"),
+    "another reach": (put("settings", "rule", "reach", value=0.5), "the model's rule is"),
+    "a cheaper rule": (put("settings", "rule", "backwards", value=0), "the model's rule is"),
+    "another answer of the network": (first_row(base_label=lambda n: (n + 1) % 4), "answers"),
+    "a better ablation": (put("ablation", 0, "robustness", value=0.99), "not what its lost"),
+    "another rate": (put("calibration", "measured_rate", value=0.0), "not what its counts give"),
+    "another calibrated rule": (
+        put("calibration", "after", "radius", value=0.01),
+        "another rule than the one that was evaluated",
+    ),
     "another schema": (put("schema", value=1), "expected schema 2, got 1"),
     "a field too much": (put("provenance", "seconds", value="long"), "is damaged"),
 }
@@ -187,6 +222,15 @@ UNSEALED = {
     "an older engine": put("provenance", "engine", value=1),
     "another command": put("about", "command", value="cpr-wrap curve"),
 }
+
+
+def test_areas_under_risk_are_measured_again(tmp_path):
+    model, x, y = make("confidence")
+    folder = save_result(robustness_curve(model, x, y, 0.1, budget=Dark()), tmp_path / "source")
+    assert verify_result(folder, model).holds
+    change = put("coverage", "attacked_aurc", value=0.7)
+    answer = edited((model, folder), tmp_path / "run", change, sealed=True)
+    assert answer.problems == ("coverage: not what the model gives",)
 
 
 def edited(run, folder, change, *, sealed):

@@ -66,11 +66,6 @@ def test_subset_takes_masks_and_positions(mixed):
     assert len(mixed.subset(torch.zeros(6, dtype=torch.bool))) == 0
 
 
-def test_parts_join_to_the_whole(mixed):
-    parts = [mixed.subset([0, 1]), mixed.subset(torch.tensor([], dtype=torch.int64))]
-    assert Records.concat([*parts, mixed.subset([2, 3, 4, 5])]) == mixed
-
-
 def test_tallies_count_names_most_first(mixed):
     assert mixed.first_broken_by() == {"HCMOA": 2, "clean": 1}
     assert list(mixed.first_broken_by()) == ["HCMOA", "clean"]
@@ -197,12 +192,6 @@ def test_subset_refuses_a_mask_of_another_length(mixed):
         mixed.subset(torch.tensor([True, False]))
 
 
-def test_concat_refuses_what_does_not_belong_together(mixed):
-    with pytest.raises(ValueError, match="at least one part to join"):
-        Records.concat([])
-    with pytest.raises(ValueError, match=r"one budget, got Linf eps=0.2 and L2 eps=0.2"):
-        Records.concat([mixed, replace(mixed, norm="L2")])
-    with pytest.raises(ValueError, match=r"the same columns, got \['base_label'\] only in some"):
-        Records.concat([mixed, replace(mixed, base_label=torch.zeros(6, dtype=torch.int64))])
+def test_an_image_counts_once(mixed):
     with pytest.raises(ValueError, match="every image once"):
-        Records.concat([mixed, mixed])
+        mixed.subset([0, 0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cpr_wrap.evaluation.advising import ADVISED, BEATEN, LEFT_OUT, TIED, Advice, Candidate
+from cpr_wrap.evaluation.advice import ADVISED, BEATEN, LEFT_OUT, TIED, Advice, Candidate
 from cpr_wrap.metrics import RobustnessCurve, StepLoss
 from cpr_wrap.report.advice import advice_figure, advice_table
 from cpr_wrap.rules import AcceptAll, Confidence, Consistency

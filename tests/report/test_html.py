@@ -29,7 +29,7 @@ from tests.report.making import (
     stage,
 )
 
-VOID = {"img", "input", "link", "meta", "br"}
+VOID = {"img", "input", "link", "meta", "br", "wbr"}
 EVIL = """</td></script><script>evil()</script><img src=x onerror='evil()'>"&"""
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cpr_wrap.report.plots import curve_figure, histogram_figure, write_figure
+from cpr_wrap.report.plots import curve_figure, write_figure
 from tests.report.making import full_curve, plain
 
 
@@ -30,13 +30,18 @@ def test_theory_is_drawn_where_it_applies():
     assert [line.get_label() for line in axes.lines] == ["AT", "AT+CPR: Theorem 1, at least"]
 
 
-def test_the_histogram_counts_images():
-    (axes,) = histogram_figure(full_curve(count=100)).axes
-    found, ideal = axes.patches
-    assert (found.get_label(), ideal.get_label()) == ("found", "ideal T")
-    assert len(found.get_data().values) == 20
-    (bare,) = histogram_figure(plain()).axes
-    assert len(bare.patches) == 1
+def test_many_runs_have_an_axis_for_each_threat_no_bands_and_a_legend_inside_the_canvas():
+    names = [f"a-network-with-a-long-name+cpr-radius=0.{number}" for number in range(10)]
+    runs = [full_curve(name, eps=0.3 if number % 2 else 0.4) for number, name in enumerate(names)]
+    figure = curve_figure(runs)
+    assert [axes.get_title() for axes in figure.axes] == ["Linf 0.4", "Linf 0.3"]
+    assert all(not axes.collections for axes in figure.axes)
+    assert curve_figure(runs[:2]).axes[0].collections
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    canvas, box = figure.bbox, legend.get_window_extent()
+    assert len(legend.get_texts()) == 10
+    assert (box.x0 >= 0, box.y0 >= 0, box.x1 <= canvas.x1, box.y1 <= canvas.y1) == (True,) * 4
 
 
 @pytest.mark.parametrize(

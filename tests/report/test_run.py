@@ -63,6 +63,16 @@ def test_passes_are_counted_an_image():
     assert Run.of(plain(passes=stages)).passes_per_image == 10
 
 
+def test_labels_leave_out_what_all_names_share():
+    def named(*names):
+        return labels([Run.of(full_curve(name)) for name in names])
+
+    assert named("at+cpr+0.1+quick", "at+none+0.1+quick") == ["cpr", "none"]
+    assert named("at+cpr+0.1", "vit+none+0.1") == ["at+cpr", "vit+none"]
+    assert named("at+cpr", "at") == ["at+cpr", "at"]
+    assert named("at+cpr") == ["at+cpr"]
+
+
 def test_labels_tell_runs_apart():
     seen, unseen = full_curve("AT"), full_curve("AT", eps=0.4)
     other = full_curve("AT", dataset="svhn")

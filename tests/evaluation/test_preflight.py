@@ -143,6 +143,21 @@ def test_a_score_that_is_no_number_is_no_verdict():
         model(x)
 
 
+class Hidden(Net):
+    """No number comes out, and no gradient, but at the images themselves."""
+
+    def forward(self, x):
+        far = torch.cdist(x.flatten(1), images().flatten(1).to(x)).amin(dim=1) > 1e-3
+        return torch.where(far[:, None], torch.nan, super().forward(x))
+
+
+def test_outputs_that_only_a_search_sees_are_no_answer_either():
+    with pytest.raises(RuntimeError, match="NaN or infinite for inputs that an attack tried"):
+        evaluate(Hidden())
+    curve = evaluate(Hidden(), dtype="bf16")
+    assert "NaN or infinite for inputs that an attack tried in bf16" in curve.provenance.notes[-1]
+
+
 class Root(torch.autograd.Function):
     """The identity, with a gradient that is NaN at some pixels."""
 
@@ -234,3 +249,5 @@ def test_a_half_precision_wrapper_keeps_its_points_wide():
     moved = model.rule.transform(model, images())
     assert moved.dtype == torch.float32
     assert float((moved - images()).abs().max()) == pytest.approx(0.1, abs=1e-6)
+    narrow = images().to(torch.bfloat16)
+    assert torch.equal(model(narrow).score, model(narrow.float()).score)

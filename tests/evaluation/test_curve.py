@@ -40,10 +40,11 @@ def make(name: str, count: int = 8, seed: int = 0):
     return model, x, y
 
 
+@pytest.mark.parametrize("budget", ["quick", pytest.param("standard", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", RULES)
-def test_every_recorded_point_holds_for_an_independent_checker(name):
+def test_every_recorded_point_holds_for_an_independent_checker(name, budget):
     model, x, y = make(name, count=5)
-    curve = robustness_curve(model, x, y, 0.1, budget="standard")
+    curve = robustness_curve(model, x, y, 0.1, budget=budget)
     check = verify_curve(model, curve)
     assert check.holds, check.problems
     assert check.checked >= len(x)

@@ -152,10 +152,25 @@ class Hidden(Net):
 
 
 def test_outputs_that_only_a_search_sees_are_no_answer_either():
+    model, x = SelectiveClassifier(Hidden(), AcceptAll()), images(2)
+    y = Net()(x).argmax(dim=1)
     with pytest.raises(RuntimeError, match="NaN or infinite for inputs that an attack tried"):
-        evaluate(Hidden())
-    curve = evaluate(Hidden(), dtype="bf16")
-    assert "NaN or infinite for inputs that an attack tried in bf16" in curve.provenance.notes[-1]
+        robustness_curve(model, x, y, 0.1, budget="quick")
+
+
+class Overflows(Hidden):
+    """The same, but only in the search's cheaper arithmetic."""
+
+    def forward(self, x):
+        cheap = torch.is_autocast_enabled("cpu")
+        return super().forward(x) if cheap else Net.forward(self, x)
+
+
+def test_outputs_that_only_cheaper_arithmetic_spoils_are_noted():
+    model, x = SelectiveClassifier(Overflows(), AcceptAll()), images(2)
+    y = Net()(x).argmax(dim=1)
+    curve = robustness_curve(model, x, y, 0.1, budget="quick", dtype="bf16")
+    assert any("that an attack tried in bf16" in note for note in curve.provenance.notes)
 
 
 class Root(torch.autograd.Function):

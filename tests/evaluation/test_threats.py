@@ -53,7 +53,7 @@ def half():
     del THREATS._entries["first-half"]
 
 
-@pytest.mark.parametrize("budget", ["quick", "standard"])
+@pytest.mark.parametrize("budget", ["quick", pytest.param("standard", marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:.*AutoAttack knows Linf and L2, not first-half")
 def test_it_is_used_like_our_own(half, budget, tmp_path):
     model = SelectiveClassifier(Curved(outputs=4), Confidence(threshold=0.6))

@@ -22,7 +22,8 @@ THREATS: Registry[ThreatModel] = Registry("threat model")
 def threat(norm: str | ThreatModel) -> ThreatModel:
     """The threat model of a name, `Linf` or `L2` in any case; a registered one stays as it is."""
     if isinstance(norm, ThreatModel):
-        if THREATS.get(norm.name) is not norm:
+        known: object = THREATS.get(norm.name)
+        if known is not norm:
             raise ValueError(
                 f"threat model {norm.name!r}: expected one that is registered, since results know "
                 f"it by its name; call THREATS.register({norm.name!r}) on it first"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from numbers import Integral
 from types import ModuleType
 from typing import Any
 
@@ -77,9 +78,9 @@ def check_number(value: float, name: str) -> float:
 
 def check_seed(seed: int) -> int:
     """A whole number from 0 up to 2 ** 63 - 1."""
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= seed < 2**63:
         raise ValueError(f"seed: expected a whole number from 0 to 2**63 - 1, got {seed!r}")
-    return seed
+    return int(seed)
 
 
 def check_eps(eps: float, name: str = "eps") -> None:

@@ -5,9 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from torch import Tensor, nn
+
+from cpr_wrap._files import digest
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_DATA = (Tensor, np.ndarray, np.generic, nn.Module, Mapping, tuple, list, set)
 
 
 def plain_repr(thing: Any) -> str:
@@ -25,7 +32,7 @@ def source_text(thing: Any) -> str:
         thing: A function, a class, a `functools.partial` or any other callable object.
     """
     if isinstance(thing, functools.partial):
-        return f"{source_text(thing.func)} {thing.args!r} {sorted(thing.keywords.items())!r}"
+        return f"{source_text(thing.func)} {value_text(thing.args)} {value_text(thing.keywords)}"
     if inspect.ismethod(thing):
         return f"{source_text(thing.__func__)} {_state(thing.__self__)}"
     if not (inspect.isfunction(thing) or inspect.isclass(thing)):
@@ -51,14 +58,58 @@ def _source(thing: Any, name: str) -> str:
     )
 
 
+def value_text(value: Any, depth: int = 3) -> str:
+    """Describe a value so that the text changes with it, and is the same in every process.
+
+    Args:
+        value: Anything: tensors, arrays and networks by digest, code by its source, other objects
+            by what they hold.
+        depth: How many objects deep to look.
+    """
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, Tensor):
+        return digest(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return digest(f"{value.dtype}{value.shape}", value.tobytes())
+    if isinstance(value, Mapping):
+        return value_text(sorted((str(key), held) for key, held in value.items()), depth)
+    if isinstance(value, tuple | list | set | frozenset):
+        parts = [value_text(each, depth) for each in value]
+        return f"[{', '.join(parts if isinstance(value, tuple | list) else sorted(parts))}]"
+    if isinstance(value, nn.Module):
+        held = (part for pair in sorted(value.state_dict().items()) for part in pair)
+        return digest(plain_repr(value), *(p for p in held if isinstance(p, str | Tensor)))
+    if inspect.isroutine(value) or isinstance(value, type | functools.partial):
+        try:
+            return _name(value) if _is_foreign(value) else source_text(value)
+        except ValueError:
+            return _name(value)
+    if not hasattr(value, "__dict__") or depth == 0:
+        return plain_repr(value) if depth else type(value).__qualname__
+    return f"{type(value).__qualname__} {value_text(vars(value), depth - 1)}"
+
+
+def _name(thing: Any) -> str:
+    return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', '')}"
+
+
+def _is_foreign(thing: Any) -> bool:
+    """Whether code is Python's or torch's own: its name tells enough."""
+    home = str(getattr(thing, "__module__", None)).split(".")[0]
+    return inspect.isbuiltin(thing) or home in ("None", "builtins", "torch")
+
+
 def _closed(thing: Any) -> str:
-    """Defaults and plain values that a function closes over."""
+    """Defaults, and what a function closes over."""
     if not inspect.isfunction(thing):
         return ""
     cells = [cell.cell_contents for cell in thing.__closure__ or () if _filled(cell)]
     functions = [source_text(each) for each in cells if inspect.isfunction(each)]
     plain = [repr(each) for each in cells if isinstance(each, _PLAIN)]
-    return " ".join([repr(thing.__defaults__), repr(thing.__kwdefaults__), *plain, *functions])
+    data = [value_text(each) for each in cells if isinstance(each, _DATA)]
+    defaults = [repr(thing.__defaults__), repr(thing.__kwdefaults__)]
+    return " ".join([*defaults, *plain, *functions, *data])
 
 
 def _filled(cell: Any) -> bool:
@@ -69,5 +120,4 @@ def _filled(cell: Any) -> bool:
 
 
 def _state(thing: Any) -> str:
-    held = getattr(thing, "__dict__", {})
-    return repr(sorted((k, v) for k, v in held.items() if isinstance(v, _PLAIN)))
+    return value_text(getattr(thing, "__dict__", {}))

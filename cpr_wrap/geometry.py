@@ -20,8 +20,14 @@ THREATS: Registry[ThreatModel] = Registry("threat model")
 
 
 def threat(norm: str | ThreatModel) -> ThreatModel:
-    """The threat model of a name, `Linf` or `L2` in any case; a threat model stays as it is."""
+    """The threat model of a name, `Linf` or `L2` in any case; a registered one stays as it is."""
     if isinstance(norm, ThreatModel):
+        known: object = THREATS.get(norm.name)
+        if known is not norm:
+            raise ValueError(
+                f"threat model {norm.name!r}: expected one that is registered, since results know "
+                f"it by its name; call THREATS.register({norm.name!r}) on it first"
+            )
         return norm
     folded = {name.lower(): name for name in THREATS}
     return THREATS[folded.get(str(norm).lower(), norm)]

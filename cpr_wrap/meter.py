@@ -28,6 +28,7 @@ class Passes:
 
 
 _active: list[Passes] = []
+_flags: list[Tensor] = []
 
 
 @contextmanager
@@ -70,3 +71,25 @@ def tally(x: Tensor) -> Tensor:
         passes.forwards += len(x)
     counted: Tensor = _Tally.apply(x) if x.requires_grad else x
     return counted
+
+
+@contextmanager
+def watch_outputs(device: torch.device) -> Iterator[Tensor]:
+    """Watch all outputs of selective classifiers inside the block.
+
+    Returns:
+        A number on the device that is NaN once an output was NaN or infinite: looking at it is left
+        to the end, since every look waits for a GPU.
+    """
+    flag = torch.zeros((), device=device)
+    _flags.append(flag)
+    try:
+        yield flag
+    finally:
+        _flags.pop()
+
+
+def seen(outputs: Tensor) -> None:
+    """Note that a network gave `outputs` `(N, k)`."""
+    for flag in _flags:
+        flag.add_((outputs.detach() * 0).sum())

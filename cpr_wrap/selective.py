@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from cpr_wrap._checks import check_eval_mode, check_images
 from cpr_wrap._files import write_atomically, write_tensors
-from cpr_wrap.meter import tally
+from cpr_wrap.meter import seen, tally
 from cpr_wrap.metrics.records import REJECTED
 from cpr_wrap.objective import View
 from cpr_wrap.rule import (
@@ -133,6 +133,7 @@ class SelectiveClassifier(nn.Module):
             )
         if len(out) != len(x):
             raise ValueError(f"expected {len(x)} rows of outputs from the network, got {len(out)}")
+        seen(out)
         return out.float() if out.dtype in (torch.float16, torch.bfloat16) else out
 
     def logits(self, x: Tensor) -> Tensor:
@@ -176,6 +177,7 @@ class SelectiveClassifier(nn.Module):
         with torch.inference_mode(False), torch.no_grad():
             # Inference tensors cannot enter a graph; their clones can.
             point = (x.clone() if x.is_inference() else x).detach()
+            point = point.to(torch.promote_types(point.dtype, torch.float32))
             return self.rule.view(self, point, path=path)
 
     def predict(self, x: Tensor) -> Tensor:

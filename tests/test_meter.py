@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cpr_wrap.meter import Passes, count_passes, tally
+from cpr_wrap.meter import Passes, count_passes, tally, watch_outputs
 from cpr_wrap.rules import AcceptAll, CPRWrapper
 from cpr_wrap.selective import SelectiveClassifier
 
@@ -59,3 +59,16 @@ def test_counting_changes_no_value_and_no_gradient():
 def test_passes_add():
     both = Passes(1, 2) + Passes(10, 20)
     assert (both.forwards, both.backwards, both.total) == (11, 22, 33)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_outputs_are_watched(bad):
+    model = SelectiveClassifier(Line(), AcceptAll())
+    with watch_outputs(torch.device("cpu")) as outer:
+        model(pixels(2, 1))
+        assert not outer.isnan()
+        with watch_outputs(torch.device("cpu")) as inner:
+            model.base.bias.data[0] = bad
+            model.outputs(pixels(2, 1))
+    assert inner.isnan()
+    assert outer.isnan()

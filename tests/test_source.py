@@ -8,9 +8,11 @@ import linecache
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import torch
 
-from cpr_wrap._source import source_text
+from cpr_wrap._source import source_text, value_text
 
 FACTOR = 2.0
 
@@ -21,6 +23,21 @@ def scaled(x):
 
 def times(n):
     return lambda x: n * x
+
+
+def holding(value):
+    """A function that closes over something."""
+
+    def f(x):
+        return x, value
+
+    return f
+
+
+def linear(seed):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return torch.nn.Linear(2, 2)
 
 
 class Callable:
@@ -51,6 +68,18 @@ def from_file(folder, name, source):
         (Callable(2), Callable(3)),
         (Callable(2).__call__, Callable(3).__call__),
         (times, scaled),
+        # Their printed forms are alike.
+        (holding(torch.zeros(2000)), holding(torch.arange(2000) * 1e-9)),
+        (holding(linear(0)), holding(linear(1))),
+        (holding({"a": [np.zeros(2)]}), holding({"a": [np.ones(2)]})),
+        (holding((torch.tanh,)), holding((torch.relu,))),
+        (
+            functools.partial(scaled, torch.zeros(2)),
+            functools.partial(scaled, torch.full((2,), 1e-9)),
+        ),
+        (Callable(linear(0)), Callable(linear(1))),
+        (Callable(Callable(np.float32(1))), Callable(Callable(np.float32(2)))),
+        (Callable({1, 2}), Callable({1, 3})),
     ],
 )
 def test_other_functions_have_other_texts(one, other):
@@ -80,6 +109,21 @@ def test_code_without_source_tells_its_revision():
         source_text(world["f"])
     world["f"].revision = 3
     assert source_text(world["f"]) == "nowhere.f revision 3"
+
+
+def test_a_chain_of_objects_is_followed_so_far_and_places_in_memory_do_not_count():
+    ring = Callable(object())
+    ring.n = [ring, object(), torch.float32]
+    text = value_text(ring)
+    assert " at 0x" not in text
+    assert "float32" in text
+
+
+def test_code_that_cannot_be_read_is_known_by_its_name():
+    world = {}
+    exec("def f(x): return x", world)
+    world["f"].__module__ = "nowhere"
+    assert value_text(Callable(world["f"])) == "Callable [['n', nowhere.f]]"
 
 
 def test_an_empty_cell_is_no_trap():

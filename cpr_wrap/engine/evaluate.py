@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from torch import Tensor
+
+from cpr_wrap._files import digest
 from cpr_wrap._source import source_text
 from cpr_wrap.attacks.adaptive import Attack, FunctionAttack, Stage
 from cpr_wrap.attacks.donors import Donors
@@ -21,7 +24,8 @@ from cpr_wrap.engine.partial import Underway
 from cpr_wrap.engine.precision import Precision
 from cpr_wrap.engine.stages import run_stage
 from cpr_wrap.engine.store import Recorder, Store, Unit
-from cpr_wrap.meter import Passes, count_passes
+from cpr_wrap.geometry import ThreatModel, threat
+from cpr_wrap.meter import Passes, count_passes, watch_outputs
 from cpr_wrap.metrics.evidence import StageCost
 from cpr_wrap.objective import Goal, Targets
 from cpr_wrap.selective import SelectiveClassifier, rule_config
@@ -38,12 +42,12 @@ def stage_text(stage: Stage, *, strict: bool = False) -> str:
         strict: Whether code that cannot be read is an error; the text is without it otherwise.
     """
     text = repr(stage)
-    code: Any = type(stage)
+    code: Any = stage
     if isinstance(stage, Attack):
         code = stage.objective.terms
     elif isinstance(stage, FunctionAttack):
         text, code = stage.name, stage.function
-    elif code.__module__.startswith("cpr_wrap."):
+    elif type(stage).__module__.startswith("cpr_wrap."):
         return text  # the engine's revision stands for our own code
     try:
         return f"{text}#{zlib.crc32(source_text(code).encode()):08x}"
@@ -51,6 +55,13 @@ def stage_text(stage: Stage, *, strict: bool = False) -> str:
         if strict:
             raise
         return text
+
+
+def _threat_text(norm: str) -> str:
+    """A threat model by its name; one from elsewhere with its code too."""
+    around = threat(norm)
+    ours = type(around).__module__ == ThreatModel.__module__
+    return norm if ours else f"{norm} {digest(source_text(around))}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +100,7 @@ class Work:
         return {
             "rule": rule_config(self.model.rule),
             "eps": self.eps,
-            "norm": self.norm,
+            "norm": _threat_text(self.norm),
             "seed": self.seed,
             "batch_size": self.batch_size or "auto",
             **asdict(self.precision),
@@ -208,7 +219,9 @@ def _do(block: Block, work: Work, number: int, store: Store | None, key: str) ->
         unit = Underway(block, passes, file)
         while True:
             try:
-                name = _run(block, work, number, unit)
+                with watch_outputs(block.x.device) as flag:
+                    name = _run(block, work, number, unit)
+                _check_outputs(block, flag)
                 break
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
@@ -222,6 +235,19 @@ def _do(block: Block, work: Work, number: int, store: Store | None, key: str) ->
     note = "; ".join(filter(None, [unit.note, *sorted(block.notes)]))
     block.notes.clear()
     return recorder.unit(name, passes, unit.seconds, first=number == 0, note=note)
+
+
+def _check_outputs(block: Block, flag: Tensor) -> None:
+    """Refuse outputs that are NaN or infinite where a search saw them, not only where it proposes.
+
+    A search takes such a value as none, so that a network that answers nothing would look robust.
+    """
+    if not bool(flag.isnan()):
+        return
+    text = "the network's outputs are NaN or infinite for inputs that an attack tried"
+    if block.precision.exact:
+        raise RuntimeError(f"{text}; such outputs are no answer")
+    block.notes.add(f"{text} in {block.precision.dtype}: robustness may be overstated")
 
 
 def _run(block: Block, work: Work, number: int, unit: Underway) -> str:

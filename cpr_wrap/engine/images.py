@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -43,11 +43,13 @@ class ImageSource:
         x: Images `(N, ...)`, or a data set of (image, label).
         y: Labels `(N,)` where `x` is a tensor.
         index: Numbers of the images `(N,)`.
+        num_classes: k, once it is known; labels from there on are refused.
     """
 
     x: Tensor | Dataset[Any]
     y: Tensor | None
     index: Tensor
+    num_classes: int | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -60,9 +62,25 @@ class ImageSource:
             x, y = self.x[rows.start : rows.stop], self.y[rows.start : rows.stop]
         else:
             x, y = read_pairs(self.x, index.tolist())
+        self._check(y, index)
         return Images(
             x=x.detach().to(device, dtype), y=y.to(device).long(), index=index.to(device).long()
         )
+
+    def with_classes(self, num_classes: int) -> ImageSource:
+        """The same, with labels that fit k classes; those of a data set are checked when read."""
+        source = replace(self, num_classes=num_classes)
+        if self.y is not None:
+            source._check(self.y, self.index)
+        return source
+
+    def _check(self, y: Tensor, index: Tensor) -> None:
+        k = self.num_classes
+        if k is not None and int(y.max()) >= k:
+            row = int(y.argmax())
+            raise ValueError(
+                f"image {int(index[row])}: expected a label from 0 to {k - 1}, got {int(y[row])}"
+            )
 
 
 def source_of(
@@ -82,14 +100,14 @@ def source_of(
         check_labels(y, len(x))
         count = len(x)
     else:
-        if y is not None:
-            raise TypeError("y: expected None beside a data set, which brings its own labels")
         pairs = hasattr(x, "__len__") and hasattr(x, "__getitem__") and not hasattr(x, "__array__")
         if not pairs:
             raise TypeError(
                 "x: expected a tensor of images, a data set with a length, or a loader, got "
                 f"{type(x).__name__}; make a tensor of an array with torch.from_numpy"
             )
+        if y is not None:
+            raise TypeError("y: expected None beside a data set, which brings its own labels")
         count = len(x) if indices is None else len(indices)  # type: ignore[arg-type]
     index = torch.arange(count) if indices is None else _numbers(indices)
     if len(index) != count or count == 0:
@@ -108,7 +126,12 @@ def source_of(
 
 def _numbers(indices: Sequence[int] | Tensor) -> Tensor:
     """Image numbers `(N,)`, each at least 0 and none twice."""
-    index = torch.as_tensor(indices)
+    try:
+        index = torch.as_tensor(indices)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"indices: expected a list of whole numbers, got {indices!r:.60}"
+        ) from error
     if index.dim() != 1 or index.dtype == torch.bool or index.is_floating_point():
         raise ValueError(
             "indices: expected a list of whole numbers, one per image, got "

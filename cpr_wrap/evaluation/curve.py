@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import cpr_wrap
 from cpr_wrap._address import find
-from cpr_wrap._checks import check_eval_mode, check_labels, check_number, check_seed
+from cpr_wrap._checks import check_eval_mode, check_number, check_seed
 from cpr_wrap.attacks.adaptive import as_stage
 from cpr_wrap.attacks.ensemble import BUDGETS, Budget
 from cpr_wrap.engine import ranks
@@ -140,8 +141,7 @@ def robustness_curve(
     with count_passes() as spent:
         notes = preflight(model, sample.x)
         num_classes = _num_classes(model, sample)
-        if source.y is not None:
-            check_labels(source.y, len(source), num_classes)
+        source = source.with_classes(num_classes)
         work = replace(work, donors=choose_donors(donors, model, work.stages, source, num_classes))
     proven = _certificate(work, source, place, progress) if certify else None
     # Rounds are no part of the stages, so that their settings must be part of the name.
@@ -215,9 +215,9 @@ def check_threat(around: ThreatModel, eps: float, x: Tensor) -> None:
 def _size(value: int | None, name: str) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
-    return value
+    return int(value)
 
 
 def _block_size(count: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from cpr_wrap._files import digest
-from cpr_wrap._source import plain_repr
+from cpr_wrap._source import plain_repr, value_text
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -20,7 +20,8 @@ _PLAIN = (bool, int, float, str, type(None))
 def network_identity(network: nn.Module) -> str:
     """A digest of a network's structure: modules, settings, code, and the shapes of its weights.
 
-    The weights themselves do not count. Nor do comments and the layout of the code.
+    Whatever else its modules hold counts too: functions, constants, buffers that are not saved. The
+    weights themselves do not count. Nor do comments and the layout of the code.
     """
     shapes = [
         f"{name} {getattr(tensor, 'dtype', None)} {tuple(getattr(tensor, 'shape', ()))}"
@@ -30,8 +31,16 @@ def network_identity(network: nn.Module) -> str:
         f"{name} {sorted((k, v) for k, v in vars(module).items() if _is_setting(k, v))}"
         for name, module in network.named_modules()
     ]
+    others = [
+        f"{name}.{key} {value_text(value)}"
+        for name, module in network.named_modules()
+        for key, value in sorted(vars(module).items())
+        if not key.startswith("_") and key != "training" and not _is_setting(key, value)
+    ]
+    saved = network.state_dict()
+    others += [f"{k} {value_text(v)}" for k, v in network.named_buffers() if k not in saved]
     code = sorted({_code(type(module)) for module in network.modules()})
-    return digest("\n".join([plain_repr(network), *shapes, *settings, *code]))
+    return digest("\n".join([plain_repr(network), *shapes, *settings, *others, *code]))
 
 
 def _is_setting(name: str, value: Any) -> bool:

@@ -5,14 +5,32 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from cpr_wrap.attacks.adaptive import Attack
 from cpr_wrap.evaluation import curve as curve_module
 from cpr_wrap.evaluation import robustness_curve, save_result
+from cpr_wrap.objective import Goal
+from cpr_wrap.rule import RejectionRule
 from tests.evaluation.test_curve import make
+
+
+@dataclass(frozen=True)
+class Little:
+    """A budget of two short attacks."""
+
+    name: str = "little"
+
+    def stages(self, rule: RejectionRule, eps: float) -> tuple[Attack, ...]:
+        short = {"steps": 8, "step": 0.3, "starts": (0, 1)}
+        return (
+            Attack(objective=rule.outer[-1], goal=Goal.ACCEPTED_MISTAKE, **short),
+            Attack(objective=rule.inner[0], goal=Goal.REJECTED, alphas=(0.5, 1.0), **short),
+        )
 
 
 def main(out: str, store: str, fail_on: str, how: str, block_size: str) -> None:
@@ -22,20 +40,25 @@ def main(out: str, store: str, fail_on: str, how: str, block_size: str) -> None:
     curve_module.auto_batch_size = lambda *_: 4 - dist.get_rank()
     model, x, y = make("cpr")
     if fail_on == os.environ["RANK"]:
-        calls = []
+        done = curve_module.evaluate_block
 
         def fail(module, args):
-            calls.append(1)
-            if len(calls) > 150:  # beyond the checks and probes beforehand
+            if len(calls) > 30:  # beyond the clean images
                 if how == "kill":
                     os.kill(os.getpid(), signal.SIGKILL)
                 raise ValueError("this network has had enough")
+            calls.append(1)
 
-        model.base.register_forward_pre_hook(fail)
+        def evaluate_block(*args, **options):
+            model.base.register_forward_pre_hook(fail)
+            return done(*args, **options)
+
+        calls = []
+        curve_module.evaluate_block = evaluate_block
     heard = []
     curve = robustness_curve(
         *(model, x, y, 0.1),
-        budget="quick",
+        budget=Little(),
         block_size=int(block_size),
         store=store,
         progress=heard.append,

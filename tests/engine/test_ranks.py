@@ -14,6 +14,7 @@ import torch.distributed as dist
 from cpr_wrap.engine import ranks
 from cpr_wrap.evaluation import load_result, robustness_curve
 from cpr_wrap.evaluation.curve import _block_size
+from tests.engine.shards_script import Little
 from tests.evaluation.test_curve import make
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +45,7 @@ def test_two_processes_give_the_same_records_as_one(tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "two" / "rank1").exists()
     model, x, y = make("cpr")
-    alone = robustness_curve(model, x, y, 0.1, budget="quick", block_size=2, batch_size=3)
+    alone = robustness_curve(model, x, y, 0.1, budget=Little(), block_size=2, batch_size=3)
     together = load_result(tmp_path / "two")
     assert together.records == alone.records
     assert together.provenance.ranks == 2
@@ -63,7 +64,7 @@ def test_a_rank_that_dies_says_so_and_any_number_of_ranks_resumes(tmp_path):
     kept = len(list((tmp_path / "store").rglob("*.unit")))
     assert kept > 0
     model, x, y = make("cpr")
-    settings = {"eps": 0.1, "budget": "quick", "block_size": 2}
+    settings = {"eps": 0.1, "budget": Little(), "block_size": 2}
     resumed = robustness_curve(model, x, y, store=tmp_path / "store", **settings)
     fresh = robustness_curve(model, x, y, batch_size=3, **settings)  # as the ranks had
     assert resumed.records == fresh.records
@@ -80,7 +81,7 @@ def test_a_rank_that_is_killed_ends_the_run_and_more_ranks_than_blocks_finish_it
     done = torchrun(3, tmp_path / "three", store, block_size=4)
     assert done.returncode == 0, done.stderr
     model, x, y = make("cpr")
-    alone = robustness_curve(model, x, y, 0.1, budget="quick", block_size=4, batch_size=3)
+    alone = robustness_curve(model, x, y, 0.1, budget=Little(), block_size=4, batch_size=3)
     assert load_result(tmp_path / "three").records == alone.records
 
 

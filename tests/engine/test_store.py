@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ import pytest
 import torch
 
 from cpr_wrap._files import digest
+from cpr_wrap.attacks.adaptive import as_stage
+from cpr_wrap.engine.evaluate import stage_text
 from cpr_wrap.engine.store import model_digest, weights_digest
 from cpr_wrap.evaluation import robustness_curve
 from cpr_wrap.rules import Confidence
@@ -350,6 +353,30 @@ def test_a_scripted_network_can_be_stored(tmp_path):
     assert (
         robustness_curve(model, x, y, 0.2, budget="quick", store=tmp_path).records == first.records
     )
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Proposes the mistakes of another network."""
+
+    other: torch.nn.Module
+    name = "transfer"
+
+    def perturb(self, model, x, y, eps, *, norm, seed, index):
+        return x + eps * self.other(x.flatten(1)).sum().sign()
+
+
+def by_function(other):
+    def transfer(model, x, y, eps):
+        return Transfer(other).perturb(model, x, y, eps, norm="Linf", seed=0, index=y)
+
+    return transfer
+
+
+@pytest.mark.parametrize("make_attack", [Transfer, by_function])
+def test_an_attack_with_another_network_in_it_is_another_attack(make_attack):
+    texts = [stage_text(as_stage(make_attack(Curved(seed=seed)))) for seed in (0, 0, 1)]
+    assert texts[0] == texts[1] != texts[2]
 
 
 class Silent:

@@ -29,7 +29,10 @@ def plane_images() -> tuple[Tensor, Tensor]:
     return x, (Plane.distance(x) > 0).long()
 
 
-@pytest.mark.parametrize("budget", ["quick", "standard"])
+BUDGETS = ["quick", pytest.param("standard", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
 def test_line_gives_the_curve_of_theorem_2(budget):
     x, y = line_images()
     model = CPRWrapper(Line(slope=4), radius=RADIUS, steps=6, step_size=0.01)
@@ -59,11 +62,12 @@ def test_line_gives_the_curve_of_theorem_2(budget):
         assert curve.total_robust_loss(loss) >= truth.total_robust_loss(loss) - 0.03
 
 
+@pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("norm", ["Linf", "L2"])
-def test_plane_breaks_what_lies_within_reach(norm):
+def test_plane_breaks_what_lies_within_reach(norm, budget):
     x, y = plane_images()
     model = CPRWrapper(Plane(), radius=RADIUS, steps=6, step_size=0.01, norm=norm)
-    curve = robustness_curve(model, x, y, EPS, budget="standard")
+    curve = robustness_curve(model, x, y, EPS, budget=budget)
     distance = Plane.distance(x).abs() / (1.4 if norm == "Linf" else 1.0)
     edge = ((distance - (1 - DELTA) * EPS).abs() < 2e-3) | ((distance - 1.25 * EPS).abs() < 5e-3)
     inside = (distance < (1 - DELTA) * EPS)[~edge]
@@ -75,12 +79,13 @@ def test_plane_breaks_what_lies_within_reach(norm):
     assert ((found - ideal) < 0.03 * EPS).all()
 
 
-def test_distances_of_three_quarters_cost_nothing_up_to_half():
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_distances_of_three_quarters_cost_nothing_up_to_half(budget):
     distance = torch.linspace(0.76, 1.4, 17, dtype=torch.float64) * EPS
     x = (0.5 + distance)[:, None]
     y = torch.ones(len(x), dtype=torch.int64)
     model = CPRWrapper(Line(slope=4), radius=RADIUS, steps=6, step_size=0.01)
-    curve = robustness_curve(model, x, y, EPS, budget="standard")
+    curve = robustness_curve(model, x, y, EPS, budget=budget)
     for alpha in (0.0, 0.1, 0.3, 0.5):
         assert curve.total_robust_loss(StepLoss(alpha)) == 0
     assert curve.robust_error > 0

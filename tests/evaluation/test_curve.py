@@ -40,10 +40,11 @@ def make(name: str, count: int = 8, seed: int = 0):
     return model, x, y
 
 
+@pytest.mark.parametrize("budget", ["quick", pytest.param("standard", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", RULES)
-def test_every_recorded_point_holds_for_an_independent_checker(name):
+def test_every_recorded_point_holds_for_an_independent_checker(name, budget):
     model, x, y = make(name, count=5)
-    curve = robustness_curve(model, x, y, 0.1, budget="standard")
+    curve = robustness_curve(model, x, y, 0.1, budget=budget)
     check = verify_curve(model, curve)
     assert check.holds, check.problems
     assert check.checked >= len(x)
@@ -234,6 +235,7 @@ def test_tensors_are_made_on_their_inputs_device():
         ({"indices": [True] * 8}, ValueError, "indices: expected a list of whole numbers"),
         ({"indices": [[1] * 8]}, ValueError, "indices: expected a list of whole numbers"),
         ({"indices": [0.5] * 8}, ValueError, "indices: expected a list of whole numbers"),
+        ({"indices": set(range(8))}, ValueError, "indices: expected a list of whole numbers"),
         ({"eps": True}, TypeError, "eps: expected a number, got True"),
         ({"eps": "8/255"}, TypeError, "eps: expected a number, got '8/255'"),
         ({"eps": 8}, ValueError, r"Linf 1 already reaches every image, got 8; did you mean 8/255"),
@@ -248,7 +250,12 @@ def test_tensors_are_made_on_their_inputs_device():
         ({"seed": 2**70}, ValueError, "seed: expected a whole number from 0"),
         ({"extras": [3]}, TypeError, "expected an attack: a stage"),
         ({"x": np.zeros((8, 1, 2, 2)), "y": None}, TypeError, "torch.from_numpy"),
-        ({"y": torch.full((8,), 9)}, ValueError, "expected labels from 0 to 3"),
+        ({"x": np.zeros((8, 1, 2, 2))}, TypeError, "torch.from_numpy"),
+        (
+            {"y": torch.tensor([0] * 6 + [9, 0])},
+            ValueError,
+            "image 6: expected a label from 0 to 3",
+        ),
         ({"y": torch.zeros(5, dtype=torch.int64)}, ValueError, "one label for each of the 8"),
         ({"x": torch.full((8, 1, 2, 2), torch.nan)}, ValueError, "NaN"),
         ({"x": torch.full((8, 1, 2, 2), 3.0)}, ValueError, r"pixels in \[0, 1\]"),
@@ -302,6 +309,23 @@ def test_a_bad_label_of_a_data_set_is_named_with_its_image(label):
     model, x, _ = make("confidence")
     with pytest.raises(ValueError, match="image 3: expected a class number of at least 0"):
         robustness_curve(model, Labelled(x, label), None, 0.1, indices=[3, 4])
+
+
+def test_a_label_without_a_class_is_named_with_its_image():
+    model, x, y = make("confidence")
+    y[6] = 9
+    with pytest.raises(ValueError, match="image 6: expected a label from 0 to 3, got 9"):
+        robustness_curve(
+            model, TensorDataset(x, y), None, 0.1, budget="quick", indices=[5, 6], block_size=1
+        )
+
+
+def test_sizes_and_seeds_may_be_numbers_of_an_array():
+    model, x, y = make("confidence", count=2)
+    three = np.int64(3)
+    sizes = {"batch_size": three, "block_size": three, "seed": three}
+    settings = robustness_curve(model, x, y, 0.1, budget="quick", **sizes).settings
+    assert [type(getattr(settings, name)) for name in sizes] == [int] * 3
 
 
 def test_a_bad_image_of_a_data_set_is_named():

@@ -143,6 +143,36 @@ def test_a_score_that_is_no_number_is_no_verdict():
         model(x)
 
 
+class Hidden(Net):
+    """No number comes out, and no gradient, but at the images themselves."""
+
+    def forward(self, x):
+        far = torch.cdist(x.flatten(1), images().flatten(1).to(x)).amin(dim=1) > 1e-3
+        return torch.where(far[:, None], torch.nan, super().forward(x))
+
+
+def test_outputs_that_only_a_search_sees_are_no_answer_either():
+    model, x = SelectiveClassifier(Hidden(), AcceptAll()), images(2)
+    y = Net()(x).argmax(dim=1)
+    with pytest.raises(RuntimeError, match="NaN or infinite for inputs that an attack tried"):
+        robustness_curve(model, x, y, 0.1, budget="quick")
+
+
+class Overflows(Hidden):
+    """The same, but only in the search's cheaper arithmetic."""
+
+    def forward(self, x):
+        cheap = torch.is_autocast_enabled("cpu")
+        return super().forward(x) if cheap else Net.forward(self, x)
+
+
+def test_outputs_that_only_cheaper_arithmetic_spoils_are_noted():
+    model, x = SelectiveClassifier(Overflows(), AcceptAll()), images(2)
+    y = Net()(x).argmax(dim=1)
+    curve = robustness_curve(model, x, y, 0.1, budget="quick", dtype="bf16")
+    assert any("that an attack tried in bf16" in note for note in curve.provenance.notes)
+
+
 class Root(torch.autograd.Function):
     """The identity, with a gradient that is NaN at some pixels."""
 
@@ -234,3 +264,5 @@ def test_a_half_precision_wrapper_keeps_its_points_wide():
     moved = model.rule.transform(model, images())
     assert moved.dtype == torch.float32
     assert float((moved - images()).abs().max()) == pytest.approx(0.1, abs=1e-6)
+    narrow = images().to(torch.bfloat16)
+    assert torch.equal(model(narrow).score, model(narrow.float()).score)

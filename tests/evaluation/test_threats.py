@@ -53,7 +53,7 @@ def half():
     del THREATS._entries["first-half"]
 
 
-@pytest.mark.parametrize("budget", ["quick", "standard"])
+@pytest.mark.parametrize("budget", ["quick", pytest.param("standard", marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:.*AutoAttack knows Linf and L2, not first-half")
 def test_it_is_used_like_our_own(half, budget, tmp_path):
     model = SelectiveClassifier(Curved(outputs=4), Confidence(threshold=0.6))
@@ -70,6 +70,37 @@ def test_it_is_used_like_our_own(half, budget, tmp_path):
     assert same.records == curve.records
     if budget == "quick":
         audit(model, curve, images=1, black_box_images=1)
+
+
+def test_a_threat_model_that_its_name_does_not_find_is_refused(half):
+    model, x = SelectiveClassifier(Curved(), Confidence(threshold=0.6)), pixels(1)
+    with pytest.raises(ValueError, match=r"'first-half': expected one that is registered"):
+        robustness_curve(model, x, torch.tensor([0]), 0.2, norm=FirstHalf())
+
+
+def test_work_stored_under_another_threat_model_of_that_name_is_not_used(tmp_path, monkeypatch):
+    class Scaled(FirstHalf):
+        def __init__(self, scale):
+            self.scale = torch.tensor(scale)
+
+        def gauge(self, offset):
+            return super().gauge(offset) * self.scale
+
+        def _into(self, z, x, radius):
+            return super()._into(z, x, radius / self.scale)
+
+        def everything(self, x):
+            return float(self.scale)
+
+        def slack(self, x):
+            return super().slack(x) * float(self.scale)
+
+    model, x = SelectiveClassifier(Curved(), Confidence(threshold=0.6)), pixels(2)
+    y = model.logits(x).argmax(dim=1)
+    for scale in (1.0, 2.0):
+        monkeypatch.setitem(THREATS._entries, "first-half", Scaled(scale))
+        robustness_curve(model, x, y, 0.2, norm="first-half", budget="quick", store=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize("name", ["linf", "LINF", "Linf", LINF])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -73,6 +76,36 @@ def test_settings_of_ones_own_modules_count(tmp_path):
     begin(tmp_path, network=Scaled())
     with pytest.raises(ValueError, match="other network"):
         begin(tmp_path, network=Scaled(2.0))
+
+
+class Holds(nn.Module):
+    """A network that holds something which is no weight and which its repr does not show."""
+
+    def __init__(self, thing, buffer=0.0):
+        super().__init__()
+        self.layer, self.thing = nn.Linear(2, 2), thing
+        self.register_buffer("mean", torch.tensor(buffer), persistent=False)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.tanh, torch.relu),
+        (torch.zeros(2), torch.ones(2)),
+        (np.zeros(2), np.ones(2)),
+        ({"scale": 1.0}, {"scale": 2.0}),
+        ([torch.zeros(2)], [torch.ones(2)]),
+        (functools.partial(bent, nn.ReLU), functools.partial(bent, nn.Tanh)),
+    ],
+)
+def test_whatever_a_network_holds_counts(one, other):
+    assert network_identity(Holds(one)) == network_identity(Holds(one))
+    assert network_identity(Holds(one)) != network_identity(Holds(other))
+
+
+def test_buffers_that_are_not_saved_count():
+    assert network_identity(Holds(0, 0.5)) == network_identity(Holds(0, 0.5))
+    assert network_identity(Holds(0, 0.5)) != network_identity(Holds(0, 0.25))
 
 
 def test_validation_images_may_come_later(tmp_path):

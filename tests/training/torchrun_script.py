@@ -22,10 +22,10 @@ def main(folder: str, *methods: str) -> None:
     """Train where shares differ in size, and where the last two images leave one process idle."""
     torch.set_num_threads(1)
     for name in methods:
-        recipe = quick_recipe(name, epochs=2, batch_size=9)
+        recipe = quick_recipe(name, epochs=1, batch_size=9)
         train(
             recipe,
-            stripes(56),
+            stripes(29),
             network=plain_network(3 + recipe.method.extra_outputs),
             validation=stripes(30, seed=1),
             early_stop=5,

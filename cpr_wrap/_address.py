@@ -1,4 +1,4 @@
-"""Code of one's own by its address, `module:name`: networks, data, rules, attacks."""
+"""Your own code by its address, `module:name`: networks, data, rules, attacks."""
 
 from __future__ import annotations
 

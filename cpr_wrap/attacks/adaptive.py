@@ -46,7 +46,7 @@ class Attack:
         stride: By what share the first of these rounds goes below that radius.
         stand_in: Search with the rule's cheaper stand-in; the true rule judges in any case.
         aimed: Make the rule's own path as if the target class were predicted.
-        refresh: Make the rule's own path anew after so many steps, and use the old one meanwhile.
+        refresh: Recompute the rule's own path after this many steps, and reuse it in between.
         gradient: `exact`, `smoothed` (the network's backward without its bends, see
             `cpr_wrap.smoothing`), or `alternating` between the two.
         strength: Of the smoothing.

@@ -129,11 +129,11 @@ class DonorStarts:
 
     Attributes:
         near: Nearest donors of each class that are tried.
-        offset: Leave out so many of the nearest, which other restarts have had.
+        offset: Skip this many of the nearest, which other restarts use.
         forms: How a donor becomes a start.
         screen: Of rules with a costly verdict, how many of the best at z are asked about it.
         keep: Restarts per image.
-        skip: Leave out so many of the best, which another stage has had.
+        skip: Skip this many of the best, which another stage uses.
         distinct: Whether the restarts of an image aim at different classes.
         targets: How many of the likeliest classes donors are taken from.
     """

@@ -296,7 +296,7 @@ class Thorough:
 
     Attributes:
         most: The largest number of rounds.
-        cap: No round is begun after so many passes per image.
+        cap: No round starts after this many passes per image.
         name: The name in results.
     """
 

@@ -70,7 +70,7 @@ def guest(network: nn.Module, seed: int, *, logger: str, verbose: bool = False) 
     """Let another package attack a network.
 
     Args:
-        network: Its parameters ask for no gradient inside, so that a stray `backward()` changes
+        network: Its parameter gradients are disabled inside, so that a stray `backward()` changes
             nothing.
         seed: For the global generators, which are given back as they were.
         logger: Name of the logger that the package writes to.

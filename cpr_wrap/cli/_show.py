@@ -128,7 +128,7 @@ def print_checks(checks: Sequence[Check]) -> None:
 
 
 def print_list(title: str, entries: Mapping[str, str]) -> None:
-    """Print names with what they are, one a line."""
+    """Print names with what they are, one per line."""
     width = max(map(len, entries), default=0)
     typer.echo(f"{title}:")
     for name, text in entries.items():

@@ -92,12 +92,14 @@ class AdviceOptions:
         None
     )
     thresholds: Annotated[str | None, option("Thresholds of confidence to try.")] = None
-    budget: Annotated[str, typer.Option(help="Attacks on whoever may still win.")] = "standard"
+    budget: Annotated[str, typer.Option(help="Attacks on the candidates that can still win.")] = (
+        "standard"
+    )
     screening: Annotated[str, typer.Option(help="Attacks on every candidate.")] = "quick"
     seed: Seed = 0
     batch_size: BatchSize = None
     store: Annotated[
-        Path | None, option("Keep finished work here, to go on from after a stop.")
+        Path | None, option("Keep finished work here, so that the run can be resumed.")
     ] = None
     figure: Annotated[Path | None, option("Write the picture: .svg, .png or .pdf.")] = None
     table: Annotated[Path | None, option("Write the table as Markdown.")] = None

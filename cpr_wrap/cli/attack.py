@@ -43,11 +43,13 @@ def attack(
     *,
     eps: Eps = None,
     iterations: Annotated[
-        int | None, option("Steps of each climb of our attacks; by default 50.", min=1)
+        int | None, option("Steps of each restart of our attacks; 50 by default.", min=1)
     ] = None,
     restarts: Annotated[
         int | None,
-        option("Random starts of our attacks, beside the image itself; by default 1.", min=0),
+        option(
+            "Random restarts of our attacks, in addition to the clean image; 1 by default.", min=0
+        ),
     ] = None,
     seed: Seed = 0,
     batch_size: BatchSize = None,
@@ -55,7 +57,7 @@ def attack(
     data: DataOptions,
     common: Common,
 ) -> None:
-    """Run one attack, AutoAttack, any attack of Foolbox or one's own, and count what holds.
+    """Run one attack (ours, AutoAttack, Foolbox, your own) and count what it breaks.
 
     An attack only proposes: its points are projected into the ball, judged by the model, and
     checked once more by other code.

@@ -40,7 +40,7 @@ def calibrate(
     """Set a rule so that it rejects a share of the correctly classified validation images.
 
     A score gets a threshold; cpr gets a radius. Of a known data set the validation part is taken,
-    of images of one's own all of them.
+    of your own images all of them.
 
     Example: cpr-wrap calibrate bundled:mnist-compact-at --reject-rate 0.01 --out models/at
     """

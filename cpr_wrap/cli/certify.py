@@ -41,7 +41,9 @@ def certify(
     crown: Annotated[
         bool, typer.Option("--crown/--no-crown", help="Use CROWN beside interval bounds.")
     ] = True,
-    per_image: Annotated[bool, option("Give the radii of each image too.", "--per-image")] = False,
+    per_image: Annotated[
+        bool, option("Also print the radii of each image.", "--per-image")
+    ] = False,
     model: ModelOptions,
     data: DataOptions,
     common: Common,

@@ -52,7 +52,7 @@ def compare(
     """Print total robust losses of several runs side by side.
 
     Only runs on the same images, with the same threat model, budget of attacks and engine are
-    ranked; others stand in tables of their own. Nothing is computed anew: --device has no effect.
+    ranked; others stand in tables of their own. Nothing is recomputed, so --device has no effect.
 
     Example: cpr-wrap compare runs/at runs/trades --loss step:0.05 --format latex
     """

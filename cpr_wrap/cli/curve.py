@@ -79,12 +79,12 @@ class RunOptions:
         option("Where to tabulate the curve, e.g. 0.05,0.5.", parser=_alphas, metavar="NUMBERS"),
     ] = None
     ablation: Annotated[bool, option("Run each attack alone too.", "--ablation")] = False
-    audit: Annotated[bool, option("Check the evaluation itself.", "--audit")] = False
+    audit: Annotated[bool, option("Audit the evaluation.", "--audit")] = False
     certify: Annotated[bool, option("Also prove a lower bound under the curve.", "--certify")] = (
         False
     )
     estimate: Annotated[
-        bool, option("Only say what it would cost, from a short probe.", "--estimate")
+        bool, option("Only estimate the cost, from a short probe.", "--estimate")
     ] = False
     seed: Seed = 0
     batch_size: BatchSize = None
@@ -103,13 +103,13 @@ class RunOptions:
     overwrite: Overwrite = False
     store: Annotated[
         Path | None,
-        option("Where finished work is kept for a rerun; by default OUT/store."),
+        option("Where finished work is kept, to resume from; OUT/store by default."),
     ] = None
     points: Annotated[
         Path | None,
         option("Judge these points first: a result folder, or a .npz or .safetensors file."),
     ] = None
-    name: Annotated[str | None, option("What to call the run in tables.")] = None
+    name: Annotated[str | None, option("Name of the run in tables.")] = None
 
 
 def curve(
@@ -124,7 +124,7 @@ def curve(
     """Attack a model adaptively and print its robustness curve.
 
     Writes a result folder that `cpr-wrap report`, `compare` and `verify` read. Stopped, the same
-    command goes on where it was. Several processes share the work when started by
+    command resumes where it stopped. Several processes share the work when started by
     `torchrun --nproc-per-node N -m -- cpr_wrap curve …`.
 
     Example: cpr-wrap curve bundled:mnist-compact-at --rule cpr --radius 0.1 --eps 0.3 --num 100

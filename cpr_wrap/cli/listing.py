@@ -34,11 +34,13 @@ class SourceName(str, enum.Enum):
 def list_names(
     kind: Annotated[
         Kind | None,
-        typer.Argument(help="What to list; everything if left out.", show_default=False),
+        typer.Argument(help="What to list; everything by default.", show_default=False),
     ] = None,
     *,
-    source: Annotated[SourceName, typer.Option(help="Whose models to list.")] = SourceName.bundled,
-    like: Annotated[str | None, option("Only names with this in them.")] = None,
+    source: Annotated[
+        SourceName, typer.Option(help="Source of the models to list.")
+    ] = SourceName.bundled,
+    like: Annotated[str | None, option("Only names that contain this.")] = None,
     common: Common,
 ) -> None:
     """List models, rules, attacks, budgets, data sets or training recipes by name.

@@ -18,13 +18,13 @@ def merge(
     out: Annotated[Path, option("The folder to write.")],
     overwrite: Overwrite = False,
     eps: Eps = None,
-    name: Annotated[str | None, option("What to call the merged run.")] = None,
+    name: Annotated[str | None, option("Name of the merged run.")] = None,
     common: Common,
 ) -> None:
     """Join runs of the same model and images: each image keeps the worst that any run found.
 
     Points found at a smaller eps count at a larger one. What comes out can be checked with
-    `cpr-wrap verify` like any run. Nothing is computed anew: --device has no effect here.
+    `cpr-wrap verify` like any run. Nothing is recomputed, so --device has no effect.
 
     Example: cpr-wrap merge runs/mine runs/theirs --out runs/both
     """

@@ -50,7 +50,7 @@ def check_free(path: Path, overwrite: bool) -> None:
 
 
 def own_code(network: str | None) -> str:
-    """The option to type for a network of one's own; empty for one of the package's or a zoo's."""
+    """The option to type for your own network; empty for one of the package's or a zoo's."""
     from cpr_wrap.zoo import ZOOS
 
     source, colon, _ = (network or "").partition(":")
@@ -119,10 +119,10 @@ BudgetName = Annotated[
 Validation = Annotated[
     str | None, option("Images to calibrate on; by default the validation part of the data set.")
 ]
-Overwrite = Annotated[bool, option("Replace what is there.", "--overwrite")]
+Overwrite = Annotated[bool, option("Overwrite existing files.", "--overwrite")]
 
 
-ModelDir = Annotated[Path | None, option("Where weights are, or go.", panel=MODEL)]
+ModelDir = Annotated[Path | None, option("Folder of downloaded weights.", panel=MODEL)]
 NetworkName = Annotated[
     str | None,
     option("Architecture behind local:FILE: a name like lenet, or module:Class.", panel=MODEL),
@@ -135,7 +135,7 @@ class Common:
 
     device: Annotated[
         DeviceName,
-        typer.Option(help="Where to compute; auto takes a GPU if any.", rich_help_panel=GENERAL),
+        typer.Option(help="Device; auto uses a GPU if there is one.", rich_help_panel=GENERAL),
     ] = DeviceName.auto
     imports: Annotated[
         list[str] | None,
@@ -167,7 +167,9 @@ class ModelOptions:
     ] = None
     steps: Annotated[int | None, option("Steps of cpr's T(x).", panel=MODEL, min=1)] = None
     step_size: Annotated[float | None, number("Length of a step of T(x).", panel=MODEL)] = None
-    threshold: Annotated[float | None, option("Accept scores from here on.", panel=MODEL)] = None
+    threshold: Annotated[
+        float | None, option("Accept inputs whose score reaches this.", panel=MODEL)
+    ] = None
     settings: Annotated[
         list[str] | None,
         option(
@@ -199,10 +201,10 @@ class DataOptions:
     # torchrun takes "--num" for the beginning of two options of its own, wherever it stands, on
     # Python 3.11; "-n" it leaves alone.
     num: Annotated[
-        int | None, option("Take only so many images.", "--num", "-n", panel=IMAGES, min=1)
+        int | None, option("Use at most this many images.", "--num", "-n", panel=IMAGES, min=1)
     ] = None
     start: Annotated[
-        int | None, option("Begin with the image of this number.", panel=IMAGES, min=0)
+        int | None, option("Number of the first image to use.", panel=IMAGES, min=0)
     ] = None
     indices: Annotated[
         Any,  # a list of numbers, once it is parsed
@@ -221,4 +223,6 @@ class DataOptions:
         Path | None,
         option("Where data sets are; by default $CPR_WRAP_DATA, else data.", panel=IMAGES),
     ] = None
-    download: Annotated[bool, option("Fetch what is missing.", "--download", panel=IMAGES)] = False
+    download: Annotated[bool, option("Download what is missing.", "--download", panel=IMAGES)] = (
+        False
+    )

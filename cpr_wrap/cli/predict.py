@@ -24,7 +24,7 @@ def predict(
     *,
     batch_size: Annotated[int, typer.Option(min=1, help="Images in a batch.")] = 64,
     class_names: Annotated[
-        Path | None, option("A text file with the names of the classes, one a line.")
+        Path | None, option("A text file with the names of the classes, one per line.")
     ] = None,
     model: ModelOptions,
     common: Common,

@@ -30,9 +30,9 @@ def report(
     overwrite: Overwrite = False,
     common: Common,
 ) -> None:
-    """Write runs as one HTML file that needs nothing else: curves, losses, pictures, settings.
+    """Write runs as one self-contained HTML file: curves, losses, pictures, settings.
 
-    Nothing is computed anew: --device has no effect here.
+    Nothing is recomputed, so --device has no effect.
 
     Example: cpr-wrap report runs/at runs/trades --out report.html --figure curves.svg
     """

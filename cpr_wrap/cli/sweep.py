@@ -85,15 +85,15 @@ def sweep(
     data: DataOptions,
     seed: Seed = 0,
     batch_size: BatchSize = None,
-    audit: Annotated[bool, option("Check every evaluation itself.", "--audit")] = False,
-    estimate: Annotated[bool, option("Only say what it would cost.", "--estimate")] = False,
+    audit: Annotated[bool, option("Audit every evaluation.", "--audit")] = False,
+    estimate: Annotated[bool, option("Only estimate the cost.", "--estimate")] = False,
     out: Annotated[Path, typer.Option(help="Folder for all result folders.")] = Path("runs"),
     overwrite: Overwrite = False,
     common: Common,
 ) -> None:
     """Evaluate every combination of models, rules, eps, norms and budgets.
 
-    Each combination has a result folder below --out; the same command goes on after a stop, also
+    Each combination has a result folder below --out; the same command resumes after a stop, also
     under torchrun. Writes results.csv, one row a run, and the leaderboard report.html.
 
     Example: cpr-wrap sweep --model bundled:mnist-compact-at --rule cpr --rule none --eps 0.3

@@ -38,12 +38,14 @@ class Changes:
         bool,
         typer.Option(
             "--pretrained/--from-scratch",
-            help="Whether a network with an address brings its weights.",
+            help="Load the pretrained weights of a network given by address.",
             rich_help_panel=_RECIPE,
         ),
     ] = True
     epochs: Annotated[int | None, option("Epochs.", panel=_RECIPE, min=1)] = None
-    batch_size: Annotated[int | None, option("Images a step.", panel=_RECIPE, min=1)] = None
+    batch_size: Annotated[
+        int | None, option("Batch size of a training step.", panel=_RECIPE, min=1)
+    ] = None
     lr: Annotated[float | None, option("Learning rate.", panel=_RECIPE)] = None
     seed: Annotated[int | None, option("Seed of everything random.", panel=_RECIPE)] = None
     eps: Annotated[float | None, number("Budget in training, e.g. 8/255.", panel=_RECIPE)] = None
@@ -64,13 +66,15 @@ class TrainingImages:
         str | None, option("Images of the same kind to watch the training with.", panel=IMAGES)
     ] = None
     num: Annotated[
-        int | None, option("Learn from only so many images.", "--num", "-n", panel=IMAGES, min=1)
+        int | None, option("Train on at most this many images.", "--num", "-n", panel=IMAGES, min=1)
     ] = None
     data_dir: Annotated[
         Path | None,
         option("Where data sets are; by default $CPR_WRAP_DATA, else data.", panel=IMAGES),
     ] = None
-    download: Annotated[bool, option("Fetch what is missing.", "--download", panel=IMAGES)] = False
+    download: Annotated[bool, option("Download what is missing.", "--download", panel=IMAGES)] = (
+        False
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +83,11 @@ class Loop:
 
     resume: Annotated[
         bool,
-        typer.Option(help="Go on from the state in OUT, or begin anew.", rich_help_panel=_LOOP),
+        typer.Option(help="Resume from OUT, or start over.", rich_help_panel=_LOOP),
     ] = True
     early_stop: Annotated[
         int | None,
-        option("Stop after so many epochs without gain in robustness.", panel=_LOOP, min=1),
+        option("Stop after this many epochs without a gain in robustness.", panel=_LOOP, min=1),
     ] = None
     amp: Annotated[bool, option("Compute in bfloat16 where safe.", "--amp", panel=_LOOP)] = False
     compile: Annotated[bool, option("Use torch.compile.", "--compile", panel=_LOOP)] = False
@@ -110,7 +114,7 @@ def train(
 ) -> None:
     """Train a network by a recipe, and save it so that `local:OUT` loads it with its rule.
 
-    Stopped, the same command goes on from the last state. Several processes share every batch
+    The same command resumes a stopped training. Several processes share every batch
     when started by `torchrun --nproc-per-node N -m -- cpr_wrap train …`.
 
     Example: cpr-wrap train --recipe mnist-compact-at --out runs/at
@@ -176,7 +180,7 @@ def _eps(method: Any) -> float:
 
 
 def _find_network(address: str, *, pretrained: bool, **settings: Any) -> ZooModel:
-    """The network behind an address of a model or of one's own code, `module:Class`."""
+    """The network behind an address of a model or of your own code, `module:Class`."""
     from cpr_wrap.zoo import ZOOS, ZooModel, load_network
     from cpr_wrap.zoo.local import given_network
 

@@ -30,7 +30,7 @@ def verify(
     """Re-check everything that a result folder says, without the engine.
 
     Every recorded input is put to the model again; figures, records and files are held against
-    each other. Code of one's own is found by its recorded address in the current folder, or else
+    each other. Your own code is found by its recorded address in the current folder, or else
     by --network and --import. Exit code 3 if anything does not hold.
 
     Example: cpr-wrap verify runs/at

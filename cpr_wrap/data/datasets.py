@@ -88,8 +88,8 @@ def load_data(
             proportions, which the note of the answer says.
         data_dir: Where to look; without it the environment variable CPR_WRAP_DATA, or `data`.
         download: Fetch through torchvision what is not there.
-        num: Keep only so many images: the first, or of a folder evenly spread ones.
-        start: Begin with the image of this number.
+        num: Keep at most this many images: the first ones, or evenly spread ones of a folder.
+        start: Number of the first image to use.
         indices: Take the images of these numbers, in this order; counted, like `start`, from the
             beginning of the training or test set, the file or the folder.
         transform: For a folder, see `FolderImages`.

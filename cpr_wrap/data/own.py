@@ -1,4 +1,4 @@
-"""Images of one's own: an `.npz` file, or what a function returns."""
+"""Your own images: an `.npz` file, or what a function returns."""
 
 from __future__ import annotations
 

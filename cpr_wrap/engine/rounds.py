@@ -20,11 +20,11 @@ Held = dict[int, tuple[Block, list[Unit]]]
 
 @runtime_checkable
 class InRounds(Protocol):
-    """A budget that goes on in rounds after its stages."""
+    """A budget that continues in rounds after its stages."""
 
     @property
     def cap(self) -> float:
-        """No round is begun after so many passes per image."""
+        """No round starts after this many passes per image."""
         ...
 
     def more(self, rule: RejectionRule, eps: float, number: int) -> tuple[Stage, ...]:

@@ -212,7 +212,7 @@ class _Search:
         ]
 
     def choose(self) -> None:
-        """Screen everybody, then give the full budget to whoever may still win."""
+        """Screen all candidates, then give the full budget to those that can still win."""
         count = len(self.candidates)
         for number, each in enumerate(self.candidates, 1):
             self.tell(f"screening {number} of {count}: {each.rule.describe()}")

@@ -95,7 +95,7 @@ def _classes(model: SelectiveClassifier, x: Tensor) -> int:
 
 
 def _spread_out(count: int, wanted: int) -> Tensor:
-    """About so many rows, evenly over all."""
+    """About this many rows, evenly spread."""
     return torch.arange(0, count, max(1, count // wanted))[:wanted]
 
 

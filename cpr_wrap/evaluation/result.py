@@ -222,7 +222,7 @@ def save_result(curve: RobustnessCurve, folder: str | Path) -> Path:
 
 
 def load_result(folder: str | Path, *, points: bool = True, check: bool = True) -> RobustnessCurve:
-    """Read a result folder back; the curve is computed anew from the per-image records.
+    """Read a result folder back; the curve is recomputed from the per-image records.
 
     Args:
         folder: As `save_result` wrote it.

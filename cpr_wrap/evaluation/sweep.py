@@ -140,7 +140,7 @@ def sweep(
 ) -> list[RobustnessCurve]:
     """Evaluate one task after the other, on all ranks of `torch.distributed` where there are any.
 
-    Stopped, the same call goes on: a finished run is read from its folder, the one that was under
+    The same call resumes a stopped sweep: a finished run is read from its folder, the one that was under
     way resumes from its store.
 
     Args:

@@ -20,7 +20,7 @@ def advice_table(advice: Advice) -> Table:
     columns = (
         Column("rule", words=True),
         Column("clean rejected"),
-        Column("ms an image"),
+        Column("ms per image"),
         Column(f"loss, {chosen} validation images"),
         Column(f"loss, {other} others"),
         Column("verdict", words=True),

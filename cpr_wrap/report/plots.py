@@ -99,7 +99,7 @@ def write_figure(figure: Any, path: str | Path, *, dpi: int = 300) -> Path:
 
 
 def blank_figure(size: tuple[float, float], rows: int = 1) -> tuple[Any, list[Any]]:
-    """A figure of so many inches, and its axes, one below the other."""
+    """A figure of this size in inches, and its axes, one below the other."""
     # A figure without pyplot: no global state, no window, no backend to choose.
     figure = import_extra("matplotlib.figure").Figure(figsize=size, layout="constrained")
     several = figure.subplots(rows, squeeze=False)[:, 0].tolist()

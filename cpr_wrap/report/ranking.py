@@ -121,7 +121,7 @@ def _title(ground: Ground, *, with_digest: bool) -> str:
 def ranked_rows(
     runs: RunLike | Sequence[RunLike], losses: Sequence[RejectionLoss] = RANKED
 ) -> list[dict[str, Any]]:
-    """The same for machines: a row a run, `group` numbers those that may be compared."""
+    """The same for machines: one row per run, `group` numbers those that may be compared."""
     several = as_runs(runs)
     curves = [run.curve for run in several]
     stars = {loss.name: starred(curves, loss) for loss in losses}

@@ -204,7 +204,7 @@ class Trainer:
     # -- training
 
     def run(self, *, show: bool) -> TrainingResult:
-        """Train to the end, write the model, and give it back."""
+        """Train, write the model, and return it."""
         recipe = self.recipe
         seen = self.epoch * len(self.images) + self.batch * recipe.batch_size
         count = len(self.images)

@@ -1,4 +1,4 @@
-"""Images of one's own: files, folders and functions."""
+"""Your own images: files, folders and functions."""
 
 from __future__ import annotations
 

@@ -140,8 +140,8 @@ def sweep(
 ) -> list[RobustnessCurve]:
     """Evaluate one task after the other, on all ranks of `torch.distributed` where there are any.
 
-    The same call resumes a stopped sweep: a finished run is read from its folder, the one that was under
-    way resumes from its store.
+    The same call resumes a stopped sweep: finished runs are read from their folders, and the one
+    that was running resumes from its store.
 
     Args:
         tasks: The tasks; their names, all different, name their folders too.

@@ -124,6 +124,16 @@ def calibrate(
     Returns:
         The model under the new rule, and the record. Where the rate is out of reach, the record
         says so and the rule is the nearest one that rejects no more than asked.
+
+    Example:
+        >>> from cpr_wrap import Confidence, SelectiveClassifier
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
+        >>> x = torch.rand(100, 1, 2, 2)
+        >>> model = SelectiveClassifier(network, Confidence())
+        >>> y = network(x).argmax(dim=1)  # every answer is right
+        >>> calibrated, record = calibrate(model, x, y, reject_rate=0.1)
+        >>> record.num_rejected, int((calibrated.predict(x) == -1).sum())
+        (10, 10)
     """
     if not isinstance(x_val, Tensor):
         x_val, y_val = gather(x_val, y_val)

@@ -54,6 +54,12 @@ class Selection(NamedTuple):
         logits: Class logits `(N, k)`.
         accepted: Whether the prediction stands `(N,)`.
         score: The rule's score `(N,)`, larger for surer; accepted from the rule's threshold on.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 1.0], [0.0, 3.0]])
+        >>> answer = Selection(logits, torch.tensor([True, False]), torch.tensor([0.7, 0.1]))
+        >>> answer.predicted.tolist(), answer.labels.tolist()
+        ([0, 1], [0, -1])
     """
 
     logits: Tensor
@@ -80,6 +86,13 @@ class SelectiveClassifier(nn.Module):
         companions: Networks of the rule's own, if it has any.
         source: How to build the base again (an address, or a network name with its settings),
             kept so that `save` can write it down; may be empty.
+
+    Example:
+        >>> from cpr_wrap import Confidence
+        >>> network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval()
+        >>> model = SelectiveClassifier(network, Confidence(threshold=1.0))
+        >>> model.predict(torch.rand(2, 1, 2, 2)).tolist()
+        [-1, -1]
     """
 
     def __init__(

@@ -116,6 +116,16 @@ def robustness_curve(
 
     Returns:
         The curve, with the points found, settings, costs and provenance.
+
+    Example:
+        >>> from cpr_wrap import CPRWrapper
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
+        >>> x = torch.rand(3, 1, 2, 2)
+        >>> model = CPRWrapper(network, radius=0.01)
+        >>> y = network(x).argmax(dim=1)
+        >>> curve = robustness_curve(model, x, y, 0.05, budget="quick")
+        >>> curve.error_at(0.0) <= curve.error_at(1.0)
+        True
     """
     eps, alphas = check_number(eps, "eps"), check_alphas(alphas)
     around = threat(norm or model.rule.norm or "Linf")

@@ -44,6 +44,11 @@ class StepLoss:
 
     Attributes:
         alpha0: Fraction of eps, in [0, 1].
+
+    Example:
+        >>> import torch
+        >>> StepLoss(0.05)(torch.tensor([0.01, 0.2]), eps=0.3)
+        tensor([1., 0.])
     """
 
     alpha0: float

@@ -72,7 +72,7 @@ def curve_figure(
                 _draw_theory(axes, runs[place], colour)
         if len(threats) > 1:
             axes.set_title(threat, fontsize="medium")
-        if not outside and len(axes.lines) > 1:
+        if not outside and max(len(runs), len(axes.lines)) > 1:
             axes.legend(frameon=False, fontsize="small")
     if outside:
         figure.legend(loc="outside lower left", frameon=False, fontsize="x-small")

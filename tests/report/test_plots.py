@@ -7,7 +7,7 @@ from tests.report.making import full_curve, plain
 
 
 def test_lines_are_the_curves():
-    curves = [full_curve(), plain(name="other")]
+    curves = [full_curve(), plain(name="other", eps=0.3)]
     (axes,) = curve_figure(curves).axes
     assert [line.get_label() for line in axes.lines] == ["AT+CPR", "other"]
     for line, curve in zip(axes.lines, curves, strict=True):
@@ -16,6 +16,8 @@ def test_lines_are_the_curves():
             assert height == pytest.approx(curve.accuracy_at(min(1.0, alpha + 1e-9)))
     assert len(axes.collections) == 2  # a band each
     assert axes.get_legend() is not None
+    apart = curve_figure([full_curve(), plain(name="other")]).axes
+    assert [each.get_legend() is not None for each in apart] == [True, True]
 
 
 def test_one_curve_needs_no_legend_and_bands_are_optional():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import cpr_wrap
 from cpr_wrap import AcceptAll, Confidence, Consistency, SelectiveClassifier, Verified
 from cpr_wrap.bounds import Proof, leads
+from cpr_wrap.evaluation import auditing
 from cpr_wrap.meter import count_passes
 from cpr_wrap.metrics.certificate import Certificate
 from cpr_wrap.metrics.losses import PAPER_LOSSES
@@ -446,3 +447,15 @@ def test_the_command_line_certifies(tmp_path: Path) -> None:
     )
     assert missing.exit_code == 1
     assert "no certificate: rule 'rcd'" in missing.stderr
+
+
+def test_an_audit_says_that_nothing_can_be_planted_for_a_rule_that_bounds_layers():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    model = SelectiveClassifier(network, Verified(radius=0.01))
+    x = torch.rand(4, 1, 2, 2)
+    y = model.logits(x).argmax(dim=1)
+    curve = cpr_wrap.robustness_curve(model, x, y, 0.05, budget="quick")
+    few = auditing._Few(model, x, curve.records.label, torch.arange(4), 0.05, curve, 0)
+    check = auditing._planted(few)
+    assert check.passed is None
+    assert check.detail == "none could be planted for this rule"

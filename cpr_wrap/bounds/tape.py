@@ -60,7 +60,7 @@ def record(network: nn.Module, box: Box, margin: float) -> list[Entry]:
                 "what it computes; remove them"
             )
     shell, graph, fresh = _traced(network)
-    if fresh and not network.training:
+    if fresh and not (network.training or box.center.is_meta):
         _compare(network, _run(shell, graph, Box(box.center, box.radius * 0), 1.0))
     return _run(shell, graph, box, margin)
 

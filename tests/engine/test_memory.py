@@ -76,6 +76,7 @@ class Brief:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "budget", [pytest.param(Brief(), id="brief"), pytest.param("quick", marks=pytest.mark.slow)]
 )

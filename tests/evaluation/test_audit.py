@@ -214,6 +214,7 @@ def test_planted_inputs_are_found_by_the_ensemble_and_by_no_broken_one(monkeypat
     assert plant(model, x, y, 0.15, norm="Linf").found == 0
 
 
+@pytest.mark.slow
 def test_plants_that_random_points_find_prove_nothing(evaluated, monkeypatch):
     model, _, _, curve = evaluated
     for by_chance, expected in ((1, True), (3, None)):

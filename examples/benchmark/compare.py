@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cpr_wrap.attacks.ensemble import Paper
+from cpr_wrap.attacks.paper import Paper
 from cpr_wrap.data import ImageData
 from cpr_wrap.evaluation import robustness_curve
 from cpr_wrap.evaluation.timing import timed

@@ -10,7 +10,8 @@ import torch
 from cpr_wrap import CPRWrapper, load, load_data
 from cpr_wrap.attacks.adaptive import Attack
 from cpr_wrap.attacks.donors import Donors
-from cpr_wrap.attacks.ensemble import Paper, Quick, Standard, climb
+from cpr_wrap.attacks.ensemble import Quick, Standard, climb
+from cpr_wrap.attacks.paper import Paper
 from cpr_wrap.data import donor_pool
 from cpr_wrap.engine.block import Block, rank_targets
 from cpr_wrap.engine.stages import run_stage

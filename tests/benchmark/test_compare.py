@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cpr_wrap import load, load_data
-from cpr_wrap.attacks.ensemble import PAPER_ALPHAS, Paper
+from cpr_wrap.attacks.paper import PAPER_ALPHAS, Paper
 from cpr_wrap.data import ImageData
 from cpr_wrap.evaluation import robustness_curve
 from cpr_wrap.evaluation.benchmark import measure, noisy_batch

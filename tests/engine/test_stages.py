@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from cpr_wrap.attacks.adaptive import KNOWN, Attack, Halving
-from cpr_wrap.attacks.ensemble import BUDGETS, Paper, backtracking
+from cpr_wrap.attacks.ensemble import BUDGETS, backtracking
+from cpr_wrap.attacks.paper import Paper
 from cpr_wrap.engine.block import Block, rank_targets
 from cpr_wrap.engine.evaluate import Work, evaluate_block
 from cpr_wrap.engine.images import Images

@@ -276,8 +276,9 @@ class Standard:
     def _inner_stages(self, rule: RejectionRule) -> list[Stage]:
         if not _has_path(rule):
             plan: list[Stage] = []
+            starts = (0, 1) if rule.cost.total == 1 else (1,)
             for objective in rule.inner:
-                fresh = replace(_inner(objective, 40, 3), starts=(0, 1), step=1 / 3, tag="-fresh")
+                fresh = replace(_inner(objective, 40, 3), starts=starts, step=1 / 3, tag="-fresh")
                 plan += [_inner(objective, 20, 6), fresh]
             return plan
         along = next((o for o in rule.inner if o.path), rule.inner[0])

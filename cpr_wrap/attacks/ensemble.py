@@ -173,7 +173,7 @@ class Quick:
         plan = _boundary()
         if _has_path(rule):
             few = DonorStarts(near=3, screen=1, keep=1)
-            plan.append(climb(rule, "-quick", starts=few, steps=35, refresh=7))
+            plan.append(climb(rule, "-quick", starts=few, steps=24, refresh=8))
             # Deep networks without adversarial training fall to exact gradients first.
             plan.append(climb(rule, "-exact", starts=(0,), **_EXACT))
         else:
@@ -182,7 +182,7 @@ class Quick:
             plan.append(Halving(goal=INNER, rounds=3))
             rounds = 3 if _has_path(rule) else 5
             plan.append(replace(_inner(rule.inner[0], 10, rounds), tag="-first"))
-        return (*plan, *_more_effort([climb(rule, "")], 1 / 32))
+        return (*plan, *_more_effort([climb(rule, "")], 1 / 64))
 
 
 def _more_effort(stages: Iterable[Attack], sample: float) -> tuple[Stage, ...]:

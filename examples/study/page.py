@@ -168,7 +168,7 @@ def _gap(results: Results, stage: str, titles: list[str]) -> str:
         row = [name, str(len(left)), str(sum(kept)), str(sum(left))]
         notes = () if other.provenance is None else other.provenance.notes
         said = "; ".join(note.partition(": ")[2] for note in notes if note.startswith("thorough"))
-        rows.append([*row, f"{other.passes_per_image:,.0f}", said])
+        rows.append([*row, f"{other.passes_per_image:,.0f}", said][: len(titles)])
     return _render(titles, rows)
 
 

@@ -27,17 +27,20 @@ class Donors:
         images: Images `(D, ...)`.
         labels: Their classes `(D,)`.
         source: Where they come from, for results.
+        first: How many of each class most restarts use; None for all. Those with `wide` use all.
     """
 
     images: Tensor
     labels: Tensor
     source: str = "given"
+    first: int | None = None
     key: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
         check_images(self.images, "donors")
         check_labels(self.labels, len(self.images), name="donors' labels")
-        key = digest(self.images.float(), self.labels.long())[:16]
+        first = torch.tensor([self.first or 0])
+        key = digest(self.images.float(), self.labels.long(), first)[:16]
         object.__setattr__(self, "key", key)
 
     def __repr__(self) -> str:
@@ -50,7 +53,8 @@ class Donors:
 
     def to(self, like: Tensor) -> Donors:
         """The same on the device and in the type of some images."""
-        return Donors(self.images.to(like), self.labels.to(like.device), self.source)
+        labels = self.labels.to(like.device)
+        return Donors(self.images.to(like), labels, self.source, self.first)
 
 
 def per_class(images: Tensor, labels: Tensor, most: int) -> tuple[Tensor, Tensor]:
@@ -61,7 +65,14 @@ def per_class(images: Tensor, labels: Tensor, most: int) -> tuple[Tensor, Tensor
 
 
 def nearest(
-    x: Tensor, target: Tensor, donors: Donors, eps: float, threat: ThreatModel, count: int
+    x: Tensor,
+    target: Tensor,
+    donors: Donors,
+    eps: float,
+    threat: ThreatModel,
+    count: int,
+    *,
+    wide: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """The donors of the target classes that lie nearest to the allowed sets.
 
@@ -72,6 +83,7 @@ def nearest(
         eps: Radius of the sets.
         threat: Their shape.
         count: How many of each class.
+        wide: Whether to look at all donors, or only at `donors.first` of each class.
 
     Returns:
         Positions among the donors `(N, T, count)`, and whether there are as many `(N, T, count)`.
@@ -80,6 +92,7 @@ def nearest(
     there = torch.zeros_like(places, dtype=torch.bool)
     for label in target.unique().tolist():
         pool = (donors.labels == label).nonzero().flatten()
+        pool = pool if wide else pool[: donors.first]
         image, column = (target == label).nonzero(as_tuple=True)
         if not len(pool):
             continue
@@ -136,6 +149,7 @@ class DonorStarts:
         skip: Skip this many of the best, which another stage uses.
         distinct: Whether the restarts of an image aim at different classes.
         targets: How many of the likeliest classes donors are taken from.
+        wide: Whether all donors are looked at, also where most restarts use fewer.
     """
 
     near: int = 6
@@ -146,6 +160,7 @@ class DonorStarts:
     skip: int = 0
     distinct: bool = True
     targets: int = 9
+    wide: bool = False
 
     def __post_init__(self) -> None:
         for name in self.forms:

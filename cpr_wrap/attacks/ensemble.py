@@ -190,25 +190,29 @@ def _more_effort(stages: Iterable[Attack], sample: float) -> tuple[Stage, ...]:
     return tuple(replace(s, sample=sample, tag=f"{MORE_EFFORT}{s.tag}") for s in stages)
 
 
-def _round(rule: RejectionRule, number: int) -> list[Attack]:
+def _round(
+    rule: RejectionRule, number: int, *, restarts: int = 40, steps: int = 100
+) -> list[Attack]:
     """Restarts that no other round makes: further donors, random starts, steps and smoothing."""
     step = (1 / 8, 1 / 4, 1 / 16)[number % 3]
     strength = (0.15, 0.3, 0.07)[number // 3 % 3]
     tag = f"/{number}"
     random = {"starts": (number + 1,), "strength": strength}
     if _has_path(rule):
-        donors = DonorStarts(keep=2, offset=6 * number, screen=4)
+        donors = DonorStarts(keep=2, offset=6 * (number - 1), screen=4, wide=True)
         return [
             climb(rule, f"-donors{tag}", starts=donors, step=step, strength=strength),
             climb(rule, f"-random{tag}", targets=2, **random),
             _again(rule, f"-again{tag}", steps=30, step=step, refresh=1, strength=strength),
         ]
-    kind = ("alternating", "exact", "smoothed")[number % 3]
-    donors = _donors(rule, offset=20 * number)
+    kind = ("smoothed", "exact", "alternating")[number % 3]
+    step = (1 / 6, 1 / 3, 1 / 2)[number % 3]
+    donors = replace(_donors(rule, keep=restarts, offset=20 * (number - 1)), wide=True)
+    near = NearMisses(keep=_fewer(rule, max(2, restarts // 4)))
     return [
-        climb(rule, f"-donors{tag}", starts=donors, step=2 * step, gradient=kind),
-        climb(rule, f"-random{tag}", step=2 * step, **random),
-        _again(rule, f"-again{tag}", steps=100, step=step, gradient=kind, strength=strength),
+        climb(rule, f"-donors{tag}", starts=donors, steps=steps, step=step, gradient=kind),
+        climb(rule, f"-random{tag}", step=step, **random),
+        climb(rule, f"-again{tag}", starts=near, steps=100, step=step / 2, gradient=kind),
     ]
 
 
@@ -250,7 +254,7 @@ class Standard:
             plan.append(Halving(goal=INNER, rounds=2))
             plan.extend(self._inner_stages(rule))
             plan.append(Halving(goal=INNER, rounds=3))
-        return (*plan, *_more_effort(_round(rule, 1), 1 / 16))
+        return (*plan, *_more_effort(_round(rule, 1, restarts=10, steps=60), 1 / 16))
 
     def _outer_stages(self, rule: RejectionRule) -> list[Stage]:
         if _has_path(rule):
@@ -292,16 +296,18 @@ class Standard:
 
 @dataclass(frozen=True, kw_only=True)
 class Thorough:
-    """What `standard` does, then rounds of fresh restarts until one finds nothing more.
+    """What `standard` does, then rounds of fresh restarts until several find nothing more.
 
     Attributes:
         most: The largest number of rounds.
         cap: No round starts after this many passes per image.
+        patience: Rounds in a row that find nothing, after which the search ends.
         name: The name in results.
     """
 
     most: int = 12
     cap: float = 60_000
+    patience: int = 3
     name: str = "thorough"
 
     def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:

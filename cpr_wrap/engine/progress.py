@@ -80,10 +80,11 @@ class Progress:
         self.tell = tell if ranks.rank() == 0 else None
         self.images, self.guessed = images, costs
         self.spent, self.seen = [0] * len(costs), [0] * len(costs)
-        self.unit = self.done = self.before = self.replayed = 0
+        self.unit = self.done = self.before = self.replayed = self.further = 0
         self.reached = 0.0
         self.started = time.perf_counter()
         self.errors, self.errors_here = (0, 0), (0, 0)
+        self.of_block: dict[int, tuple[int, int]] = {}
         self.attack = "starting"
         self.meter, self.held = Passes(), ExitStack()
 
@@ -99,19 +100,36 @@ class Progress:
         self.spent[self.unit] += passes.total
         self.seen[self.unit] += len(block)
         self.unit += 1
+        self.errors_here = _errors(block)
+        self._heard(block, stage, passes)
+
+    def listen_again(self, block: Block, stage: str, passes: Passes) -> None:
+        """Hear of a unit of a round, on a block that was reported as finished."""
+        self.further += passes.total
+        self._count(block)
+        self._heard(block, stage, passes)
+
+    def _heard(self, block: Block, stage: str, passes: Passes) -> None:
         # What comes from a store was paid for in another session.
         self.replayed += max(0, passes.total - (self.meter.total - self.before))
         self.before = self.meter.total
-        self.attack, self.errors_here = stage, _errors(block)
+        self.attack = stage
         if self.tell is not None:
             self.tell(self.status(len(block)))
 
     def block_done(self, block: Block) -> None:
         """Hear that a block is finished."""
-        at_0, at_1 = _errors(block)
-        self.errors, self.errors_here = (self.errors[0] + at_0, self.errors[1] + at_1), (0, 0)
+        self._count(block)
+        self.errors_here = (0, 0)
         self.done += len(block)
         self.unit = 0
+
+    def _count(self, block: Block) -> None:
+        now, key = _errors(block), int(block.index[0])
+        before = self.of_block.get(key, (0, 0))
+        self.of_block[key] = now
+        at_0, at_1 = self.errors
+        self.errors = (at_0 + now[0] - before[0], at_1 + now[1] - before[1])
 
     def status(self, under_way: int = 0) -> Status:
         """Where the evaluation stands.
@@ -120,12 +138,12 @@ class Progress:
             under_way: Images of the block that is not finished.
         """
         everyone = ranks.world_size()
-        done = sum(self.spent) + self.meter.total - self.before
+        done = sum(self.spent) + self.further + self.meter.total - self.before
         total = max(done, self._total(self.images / everyone), 1)
         seconds = time.perf_counter() - self.started
         self.reached = max(self.reached, min(1.0, done / total))  # a bar does not run backwards
         speed = max(1, done - self.replayed) / max(seconds, 1e-9)
-        seen = max(1, self.done + under_way)
+        seen = max(1, min(self.done + under_way, self.images))
         errors = [sum(pair) / seen for pair in zip(self.errors, self.errors_here, strict=True)]
         return Status(
             images_done=min(self.images, self.done * everyone),

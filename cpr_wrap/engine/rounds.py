@@ -1,4 +1,4 @@
-"""Rounds of further restarts on all images, until a whole round finds nothing more."""
+"""Rounds of further restarts on all images, until several in a row find nothing more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ Held = dict[int, tuple[Block, list[Unit]]]
 
 @runtime_checkable
 class InRounds(Protocol):
-    """A budget that continues in rounds after its stages."""
+    """A budget that continues in rounds after its stages.
+
+    It ends after `patience` rounds in a row that find nothing, one if it does not say.
+    """
 
     @property
     def cap(self) -> float:
@@ -57,12 +60,13 @@ def run_rounds(
         The work with the stages of all rounds, and why they ended.
     """
     broken, spent = _state(held)
+    empty, patience = 0, int(getattr(budget, "patience", 1))
     for number in range(1, 1_000_000):
         if spent >= budget.cap * images:
             return work, f"{number - 1} rounds, stopped at the cap of {budget.cap:,.0f} passes"
         stages = budget.more(work.model.rule, work.eps, number)
         if not stages:
-            return work, f"{number - 1} rounds, the most there are; the last one still found more"
+            return work, f"{number - 1} rounds, the most there are"
         work = replace(work, stages=(*work.stages, *stages))
         for place, (block, units) in held.items():
             with ranks.explain_failure(place):
@@ -70,9 +74,10 @@ def run_rounds(
                 go_on(work, block, units, store, key, listener=listener)
         before = broken
         broken, spent = _state(held)
-        if broken == before:
+        empty = empty + 1 if broken == before else 0
+        if empty == patience:
             break
-    return work, f"{number} rounds, the last of which found nothing more"
+    return work, f"{number} rounds, the last {empty} of which found nothing more"
 
 
 def _state(held: Held) -> tuple[int, int]:

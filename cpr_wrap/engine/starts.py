@@ -105,7 +105,9 @@ def _candidates(
         return _without_donors(block, starts, image, radius)
     target = block.order[image][:, : starts.targets]
     count = starts.offset + starts.near
-    found = nearest(block.x[image], target, block.donors, block.eps, block.threat, count)
+    found = nearest(
+        block.x[image], target, block.donors, block.eps, block.threat, count, wide=starts.wide
+    )
     places, there = (part[..., starts.offset :] for part in found)
     row, column, rank = there.nonzero(as_tuple=True)
     donor = block.donors.images[places[row, column, rank]]

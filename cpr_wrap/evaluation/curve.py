@@ -294,7 +294,7 @@ def _evaluate(
             else:
                 mine[number] = finish(block, units)
         if isinstance(plan, InRounds):
-            work, ended = run_rounds(plan, work, held, len(source), store, reporter.listen)
+            work, ended = run_rounds(plan, work, held, len(source), store, reporter.listen_again)
             why = f"{plan.name}: {ended}"
             mine = {number: finish(*block) for number, block in held.items()}
     everyone = ranks.gather(mine)

@@ -19,7 +19,8 @@ from cpr_wrap.data.own import load_npz
 from cpr_wrap.engine.images import ImageSource
 from cpr_wrap.selective import SelectiveClassifier
 
-PER_CLASS = 100
+PER_CLASS = 100  # of a known data set, for most restarts
+_MOST = 500  # of a known data set, for rounds of further restarts and, a fifth of them, for audits
 _SCANNED = 2000  # of the evaluated images, where they have to do
 _RECOGNISED = 0.5  # share of a pool that a network trained on its data set answers right
 
@@ -60,7 +61,7 @@ def choose_donors(
     if missing:
         some = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
         note = f"no donors of {len(missing)} of {num_classes} classes ({some})"
-        return Donors(donors.images, donors.labels, f"{donors.source}, {note}")
+        return Donors(donors.images, donors.labels, f"{donors.source}, {note}", donors.first)
     return donors
 
 
@@ -77,10 +78,10 @@ def _read(wanted: DonorsLike) -> Donors:
             f"{type(wanted).__name__}"
         )
     if str(wanted) in DATASETS:
-        pool = donor_pool(str(wanted), PER_CLASS)
-        if pool is None:
+        known = _training_images(str(wanted))
+        if known is None:
             raise LookupError(f"donors: the training images of {wanted} are not there")
-        return Donors(pool.images, pool.labels, f"{wanted} training images")
+        return known
     data = load_npz(Path(wanted), "train", Wanted())
     return Donors(data.images, data.labels, Path(wanted).name)
 
@@ -99,14 +100,29 @@ def known_donors(
     for name in DATASETS:
         if DATASETS[name].num_classes != num_classes or tuple(DATASETS[name].shape) != shape:
             continue
-        pool = donor_pool(name, 2 * PER_CLASS)
-        if pool is None:
-            continue
-        later = torch.arange(len(pool.labels)) % (2 * PER_CLASS) >= PER_CLASS
-        images, labels = (part[later == unused] for part in (pool.images, pool.labels))
-        if _answers(model, images, labels) >= _RECOGNISED:
-            return Donors(images, labels, f"{name} training images")
+        known = _training_images(name, unused=unused)
+        if known and _answers(model, *per_class(known.images, known.labels, 50)) >= _RECOGNISED:
+            return known
     return None
+
+
+def _training_images(name: str, *, unused: bool = False) -> Donors | None:
+    """Those of a known data set that evaluations use, or those that only audits do."""
+    pool = donor_pool(name, _MOST)
+    if pool is None:
+        return None
+    kept = _last_fifth(pool.labels) == unused
+    first = None if unused else PER_CLASS
+    return Donors(pool.images[kept], pool.labels[kept], f"{name} training images", first)
+
+
+def _last_fifth(labels: Tensor) -> Tensor:
+    """Which are the last fifth of their class `(D,)`."""
+    last = torch.zeros_like(labels, dtype=torch.bool)
+    for label in labels.unique():
+        rows = (labels == label).nonzero().flatten()
+        last[rows[len(rows) - len(rows) // 5 :]] = True
+    return last
 
 
 def _answers(model: SelectiveClassifier, images: Tensor, labels: Tensor) -> float:

@@ -150,14 +150,15 @@ def test_the_donors_of_mnist_come_with_the_package(monkeypatch, tmp_path):
     assert pool.labels.tolist() == [label for label in range(10) for _ in range(3)]
     assert pool.digest == donor_pool("mnist", per_class=3).digest
     assert pool.digest != donor_pool("mnist", per_class=4).digest
-    assert len(donor_pool("mnist", per_class=200).labels) == 2_000
+    assert len(donor_pool("mnist", per_class=500).labels) == 5_000
+    assert len(donor_pool("mnist", per_class=501).labels) == 5_000, "as many as there are"
     assert _BUNDLED_POOL.stat().st_size < 1_000_000
-    with pytest.raises(ValueError, match=r"per_class: expected 1 to 200, .* got 201"):
-        donor_pool("mnist", per_class=201)
+    with pytest.raises(ValueError, match="per_class: expected at least 1, got 0"):
+        donor_pool("mnist", per_class=0)
 
 
 def test_donors_are_not_among_the_test_images():
-    donors = donor_pool("mnist", per_class=200).images.flatten(1)
+    donors = donor_pool("mnist", per_class=500).images.flatten(1)
     test = load_data("mnist", "test").images.flatten(1)
     assert torch.cdist(donors, test).min() > 0.5
 
@@ -179,8 +180,8 @@ def test_donors_of_other_data_sets_come_from_their_training_part(monkeypatch, tm
 def test_the_donors_are_mnists_first_training_images():
     if not (Path(os.environ["CPR_WRAP_DATA"]) / "mnist.npz").is_file():
         pytest.skip("no mnist.npz")
-    real = load_data("mnist", "train", num=3_000)
-    pool = donor_pool("mnist", per_class=200)
+    real = load_data("mnist", "train", num=6_000)
+    pool = donor_pool("mnist", per_class=500)
     for label in range(10):
-        rows = (real.labels == label).nonzero().flatten()[:200]
+        rows = (real.labels == label).nonzero().flatten()[:500]
         assert torch.equal(pool.images[pool.labels == label], real.images[rows])

@@ -82,7 +82,7 @@ def test_every_attack_beats_noise_of_the_same_norm(bundled, rule, goal, objectiv
 
 
 def test_the_adaptive_ensemble_breaks_what_plain_pgd_does_not():
-    data = load_data("mnist", "robust", num=24)
+    data = load_data("mnist", "robust", num=4)
     rule = Consistency(radius=0.05, steps=10, step_size=0.01)
     model = load("bundled:mnist-compact-standard", rule=rule)
     x, y, eps = data.images, data.labels, 0.25
@@ -104,7 +104,7 @@ def broken_by(model, data, eps, stage, donors=None):
 
 
 def test_donors_and_smoothed_gradients_break_what_exact_gradients_do_not():
-    data, eps = load_data("mnist", "test", start=1000, num=4), 0.4
+    data, eps = load_data("mnist", "test", indices=[1001, 1003]), 0.4
     model = load("bundled:mnist-compact-at", rule=CPR)
     pool = donor_pool("mnist", 100)
     donors = Donors(pool.images, pool.labels)

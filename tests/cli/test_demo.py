@@ -10,11 +10,23 @@ from cpr_wrap.cli import demo
 from cpr_wrap.evaluation import load_result
 
 
+@pytest.fixture(scope="module")
+def contenders():
+    """What the first demo calibrated, for all that follow."""
+    return []
+
+
 @pytest.fixture
-def small(saved, monkeypatch):
+def small(saved, contenders, monkeypatch):
     """The demo on the linear network."""
+    calibrate = demo._contenders
     monkeypatch.setattr(demo, "ADDRESS", f"local:{saved}")
     monkeypatch.setattr(demo, "EPS", 0.05)
+    monkeypatch.setattr(
+        demo,
+        "_contenders",
+        lambda *facts: contenders or contenders.extend(calibrate(*facts)) or contenders,
+    )
 
 
 def test_the_story_is_told_and_written(small, type_command, tmp_path):

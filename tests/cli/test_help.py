@@ -80,13 +80,13 @@ _CHEAPER = {
     "curve": ("--num", "2", *_TINY),
     "attack": ("--num", "2", "--iterations", "2"),
     "train": ("--epochs", "1", "--images", "few.npz", "--validation", "few.npz"),
-    "bench": ("--num", "2", "--batch-size", "4", *_TINY),
+    "bench": ("--num", "1", "--batch-size", "2", *_TINY),
     "certify": ("--num", "2", "--no-crown"),
     "advise": (
         *("--num", "2", "--radii", "0.1", "--try-steps", "2", "--thresholds", "0.6"),
         *(*_TINY, "--screening", _TINY[1]),
     ),
-    "sweep": ("--num", "2"),
+    "sweep": ("--num", "1"),
 }
 
 

@@ -98,8 +98,8 @@ def test_an_image_folder_in_place_of_the_data_set(calls, images, type_command):
 
 
 def test_workers_read_an_image_folder_as_it_is_needed(images, type_command):
-    words = ["--recipe", "cifar10-compact-at", "--method", "at", "--images", images, "--epochs"]
-    words += ["1", "--batch-size", "6", "--device", "cpu", "--network", "timm:test_vit"]
+    words = ["--recipe", "cifar10-compact-at", "--method", "standard", "--images", images]
+    words += ["--epochs", "1", "--batch-size", "6", "--device", "cpu", "--network", "timm:test_vit"]
     words += ["--from-scratch", "--workers"]
     for count in ("0", "1"):
         answer = type_command("train", *words, count, "--out", f"with-{count}")

@@ -104,7 +104,7 @@ def broken_by(model, data, eps, stage, donors=None):
 
 
 def test_donors_and_smoothed_gradients_break_what_exact_gradients_do_not():
-    data, eps = load_data("mnist", "test", indices=[1001, 1003]), 0.4
+    data, eps = load_data("mnist", "test", indices=[9001, 9003]), 0.4
     model = load("bundled:mnist-compact-at", rule=CPR)
     pool = donor_pool("mnist", 100)
     donors = Donors(pool.images, pool.labels)

@@ -45,66 +45,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "cpr_wrap.attacks.adaptive": ("ATTACKS",),
-    "cpr_wrap.attacks.ensemble": ("BUDGETS",),
-    "cpr_wrap.calibration": (
-        "Calibration",
-        "calibrate",
-    ),
-    "cpr_wrap.data": (
-        "load_data",
-        "load_folder",
-    ),
-    "cpr_wrap.diagnose": ("input_gradient_report",),
-    "cpr_wrap.evaluation": (
-        "advise",
-        "audit",
-        "certify",
-        "estimate_cost",
-        "load_result",
-        "merge_results",
-        "results",
-        "robustness_curve",
-        "save_result",
-        "verify_result",
-    ),
-    "cpr_wrap.geometry": (
-        "THREATS",
-        "ThreatModel",
-    ),
-    "cpr_wrap.metrics": (
-        "RampLoss",
-        "RobustnessCurve",
-        "StepLoss",
-        "TableLoss",
-    ),
-    "cpr_wrap.rule": (
-        "RejectionRule",
-        "register_rule",
-    ),
-    "cpr_wrap.rules": (
-        "RULES",
-        "AcceptAll",
-        "CPRWrapper",
-        "Confidence",
-        "Consistency",
-        "RectifiedConfidence",
-        "RejectClass",
-        "Verified",
-    ),
-    "cpr_wrap.selective": (
-        "REJECT",
-        "Selection",
-        "SelectiveClassifier",
-    ),
-    "cpr_wrap.zoo": (
-        "Normalize",
-        "ZOOS",
-        "load",
-        "load_network",
-    ),
+    "attacks.adaptive": "ATTACKS",
+    "attacks.ensemble": "BUDGETS",
+    "calibration": "Calibration calibrate",
+    "data": "load_data load_folder",
+    "diagnose": "input_gradient_report",
+    "evaluation": "advise audit certify estimate_cost load_result "
+    "merge_results results robustness_curve save_result verify_result",
+    "geometry": "THREATS ThreatModel",
+    "metrics": "RampLoss RobustnessCurve StepLoss TableLoss",
+    "rule": "RejectionRule register_rule",
+    "rules": "RULES AcceptAll CPRWrapper Confidence "
+    "Consistency RectifiedConfidence RejectClass Verified",
+    "selective": "REJECT Selection SelectiveClassifier",
+    "zoo": "Normalize ZOOS load load_network",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF = {name: f"cpr_wrap.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "ATTACKS",

@@ -38,6 +38,23 @@ class Budget(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A budget of given stages, whatever the rule.
+
+    Attributes:
+        name: The name in results.
+        listed: The stages in order; with none, an evaluation judges given points alone.
+    """
+
+    name: str
+    listed: tuple[Stage, ...] = ()
+
+    def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:  # noqa: ARG002
+        """The stages."""
+        return self.listed
+
+
 # Short climbs lose too many steps to the paper's momentum of 0.9, whose first steps are tiny: on a
 # robust MNIST network 12 steps reach the boundary of 24 of 60 images with it, of 56 with this one.
 _MOMENTUM = 0.75

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from cpr_wrap._address import find
 from cpr_wrap.attacks.adaptive import ATTACKS, Attack, Stage, as_stage
@@ -20,26 +19,6 @@ GUESTS = {
     "foolbox:NAME": "any attack of Foolbox, e.g. foolbox:LinfPGD",
     "module:NAME": "one's own: a function perturb(model, x, y, eps), or a class with it",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Alone:
-    """A budget that is one attack.
-
-    Attributes:
-        stage: The attack.
-    """
-
-    stage: Stage
-
-    @property
-    def name(self) -> str:
-        """The attack's name."""
-        return f"only {self.stage.name}"
-
-    def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:  # noqa: ARG002
-        """The attack."""
-        return (self.stage,)
 
 
 def find_attack(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,6 +69,26 @@ def pick_device(name: DeviceName) -> torch.device:
     if name is DeviceName.cpu or name is DeviceName.mps:
         return torch.device(name.value)
     return choose_device(None)  # under torchrun each process its own GPU
+
+
+@contextmanager
+def several_processes(device: torch.device) -> Iterator[bool]:
+    """Join the processes of this command, if there are several, and part from them at the end.
+
+    Yields:
+        Whether this is the process that prints and writes.
+    """
+    import torch.distributed as dist
+
+    from cpr_wrap.training.distributed import join_group
+
+    joined_before = dist.is_available() and dist.is_initialized()
+    group = join_group(device)
+    try:
+        yield group.leads
+    finally:
+        if group.world > 1 and not joined_before:
+            dist.destroy_process_group()
 
 
 def load_model(address: str, options: ModelOptions, device: torch.device) -> Loaded:

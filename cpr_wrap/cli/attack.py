@@ -64,7 +64,8 @@ def attack(
 
     Example: cpr-wrap attack bundled:mnist-compact-at CHCMOA --num 50
     """
-    from cpr_wrap.cli._attacks import Alone, find_attack
+    from cpr_wrap.attacks.ensemble import Listed
+    from cpr_wrap.cli._attacks import find_attack
     from cpr_wrap.evaluation import robustness_curve
 
     loaded = load_model(address, model, pick_device(common.device))
@@ -77,7 +78,7 @@ def attack(
         images.images,
         images.labels,
         eps,
-        budget=Alone(stage=stage),
+        budget=Listed(name=f"only {stage.name}", listed=(stage,)),
         seed=seed,
         batch_size=batch_size,
         norm=threat_norm(model, loaded.facts),

@@ -12,11 +12,11 @@ from cpr_wrap.cli._load import (
     load_images,
     load_model,
     pick_device,
+    several_processes,
     threat_eps,
     validation_images,
     warn_of_open_rule,
 )
-from cpr_wrap.cli._processes import several_processes
 from cpr_wrap.cli._run import mention
 from cpr_wrap.cli.options import (
     Address,

@@ -15,13 +15,13 @@ from cpr_wrap.cli._load import (
     load_images,
     load_model,
     pick_device,
+    several_processes,
     short_name,
     threat_eps,
     threat_norm,
     validation_images,
     warn_of_open_rule,
 )
-from cpr_wrap.cli._processes import several_processes
 from cpr_wrap.cli._run import CHECK_FAILED, mention, resumable
 from cpr_wrap.cli.options import (
     Address,

@@ -127,6 +127,10 @@ NetworkName = Annotated[
     str | None,
     option("Architecture behind local:FILE: a name like lenet, or module:Class.", panel=MODEL),
 ]
+DataDir = Annotated[
+    Path | None, option("Where data sets are; by default $CPR_WRAP_DATA, else data.", panel=IMAGES)
+]
+Download = Annotated[bool, option("Download what is missing.", "--download", panel=IMAGES)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,10 +223,5 @@ class DataOptions:
         Path | None,
         option("File with the number of each class folder, for an image folder.", panel=IMAGES),
     ] = None
-    data_dir: Annotated[
-        Path | None,
-        option("Where data sets are; by default $CPR_WRAP_DATA, else data.", panel=IMAGES),
-    ] = None
-    download: Annotated[bool, option("Download what is missing.", "--download", panel=IMAGES)] = (
-        False
-    )
+    data_dir: DataDir = None
+    download: Download = False

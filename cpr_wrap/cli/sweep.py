@@ -19,12 +19,12 @@ from cpr_wrap.cli._load import (
     calibrated,
     load_images,
     pick_device,
+    several_processes,
     short_name,
     threat_eps,
     validation_images,
     warn_of_open_rule,
 )
-from cpr_wrap.cli._processes import several_processes
 from cpr_wrap.cli._run import CHECK_FAILED, mention, resumable
 from cpr_wrap.cli._settings import rule_options
 from cpr_wrap.cli.options import (

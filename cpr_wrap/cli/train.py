@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cpr_wrap.cli import _show
-from cpr_wrap.cli._load import pick_device
-from cpr_wrap.cli._processes import several_processes
+from cpr_wrap.cli._load import pick_device, several_processes
 from cpr_wrap.cli._run import resumable
-from cpr_wrap.cli.options import IMAGES, Common, number, option, own_code
+from cpr_wrap.cli.options import IMAGES, Common, DataDir, Download, number, option, own_code
 
 if TYPE_CHECKING:
     from cpr_wrap.data import FolderImages, ImageData
@@ -68,13 +67,8 @@ class TrainingImages:
     num: Annotated[
         int | None, option("Train on at most this many images.", "--num", "-n", panel=IMAGES, min=1)
     ] = None
-    data_dir: Annotated[
-        Path | None,
-        option("Where data sets are; by default $CPR_WRAP_DATA, else data.", panel=IMAGES),
-    ] = None
-    download: Annotated[bool, option("Download what is missing.", "--download", panel=IMAGES)] = (
-        False
-    )
+    data_dir: DataDir = None
+    download: Download = False
 
 
 @dataclass(frozen=True, kw_only=True)

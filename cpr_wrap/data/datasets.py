@@ -14,8 +14,7 @@ from torch import Tensor
 from cpr_wrap._registry import Registry, unknown
 from cpr_wrap.data.folder import ClassMap, load_folder
 from cpr_wrap.data.images import PAPER_TEST_IMAGES, PARTS, ImageData, Stored, Wanted, paper_split
-from cpr_wrap.data.npz import npz_files, read_npz
-from cpr_wrap.data.own import load_address, load_npz, take
+from cpr_wrap.data.own import load_address, load_npz, npz_files, read_npz, take
 from cpr_wrap.data.pictures import Transform
 from cpr_wrap.data.torchvision import DataSet, read_torchvision
 

@@ -1,15 +1,30 @@
-"""Your own images: an `.npz` file, or what a function returns."""
+"""Images in NumPy's `.npz` files, and images that a function returns.
+
+A file has `train_images`, `train_labels`, `test_images` and `test_labels`, or just `images` and
+`labels`; see `Stored` for their layout. It may hold `num_classes` too.
+"""
 
 from __future__ import annotations
 
+import math
+import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
 from cpr_wrap._address import call
-from cpr_wrap.data.images import ImageData, Stored, Wanted, collect
-from cpr_wrap.data.npz import read_arrays
+from cpr_wrap.data.images import ImageData, Stored, Wanted, check_layout, collect
+
+# A file may promise this many bytes, or so many times its own length: photographs do not shrink
+# as much, but a few kilobytes of zeros can fill any memory.
+_ALWAYS_ROOM, _LARGEST_RATIO = 2**28, 100
+# Not LookupError, which is ours; zipfile says RuntimeError of a file with a password.
+_UNREADABLE = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, RuntimeError),
+)
 
 
 def load_npz(path: Path, part: str, wanted: Wanted) -> ImageData:
@@ -48,3 +63,72 @@ def take(found: ImageData, wanted: Wanted, origin: str) -> ImageData:
 def _select(stored: Stored, name: str, wanted: Wanted) -> ImageData:
     numbers = np.arange(len(stored.labels))
     return stored.data(numbers, wanted.rows(numbers, stored.origin), name, "own", "")
+
+
+def npz_files(root: Path, name: str, half: str) -> tuple[Path, Path]:
+    """The two files that may hold the half "train" or "test" of a data set."""
+    return root / f"{name}.npz", root / f"{name}_{half}.npz"
+
+
+def read_npz(root: Path, name: str, half: str) -> Stored | None:
+    """Read the half "train" or "test" of a data set, or None if there is no file for it."""
+    whole, part = npz_files(root, name, half)
+    if part.is_file():
+        return read_arrays(part, half, named=False)
+    return read_arrays(whole, half, named=True) if whole.is_file() else None
+
+
+def read_arrays(path: Path, half: str, *, named: bool | None = None) -> Stored:
+    """Read images and labels from one file.
+
+    Args:
+        path: The file.
+        half: "train" or "test", for a file that has both.
+        named: Whether the arrays are named by their half; by default as they are.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as file:
+            named = "images" not in file if named is None else named
+            names = [f"{half}_{key}" if named else key for key in ("images", "labels")]
+            if set(names) - set(file.files):
+                raise LookupError(
+                    f"{path}: expected the arrays {names[0]!r} and {names[1]!r}, "
+                    f"got {', '.join(map(repr, file.files)) or 'none'}"
+                )
+            for name in [name for name in (*names, "num_classes") if name in file.files]:
+                _check_promise(archive, name, path, images=name == names[0])
+            classes = int(file["num_classes"]) if "num_classes" in file else None
+            arrays = [file[name] for name in names]
+    except _UNREADABLE as error:
+        if isinstance(error, ValueError) and str(error).startswith(str(path)):
+            raise  # it can be read, and is refused
+        raise RuntimeError(
+            f"{path} cannot be read as an .npz file of plain arrays ({error}); "
+            "is it complete? Copy or download it again"
+        ) from error
+    return Stored(images=arrays[0], labels=arrays[1], origin=str(path), num_classes=classes)
+
+
+def _check_promise(archive: zipfile.ZipFile, name: str, path: Path, *, images: bool) -> None:
+    """Look at the header of an array, before there is made room for it."""
+    info = archive.getinfo(f"{name}.npy")
+    with archive.open(info) as member:
+        shape, dtype = _header(member)
+    if images:
+        check_layout(shape, dtype, str(path))
+    promised = math.prod(shape) * dtype.itemsize
+    if promised > max(_ALWAYS_ROOM, _LARGEST_RATIO * info.compress_size):
+        raise ValueError(
+            f"{path}: expected an array of plausible size, got {promised:,} bytes promised by "
+            f"{name!r} in {info.compress_size:,}"
+        )
+
+
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(member)
+    if version == (1, 0):
+        read = np.lib.format.read_array_header_1_0
+    else:
+        read = np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(member)
+    return shape, dtype

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from cpr_wrap._checks import check_images, check_labels, check_number
-from cpr_wrap.attacks.adaptive import Stage
-from cpr_wrap.attacks.ensemble import Budget
+from cpr_wrap.attacks.ensemble import Budget, Listed
 from cpr_wrap.data.pairs import gather
 from cpr_wrap.evaluation.advice import ADVISED, BEATEN, LEFT_OUT, TIED, Advice, Candidate
 from cpr_wrap.evaluation.candidates import default_candidates, latency, rejected_share
@@ -172,15 +171,7 @@ def _within(candidate: Candidate, slowest: float | None, most: float | None) -> 
     return not candidate.why
 
 
-@dataclass(frozen=True)
-class _OnlyPoints:
-    """A budget that judges the given points and searches for none."""
-
-    name: str = "points"
-
-    def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:
-        del rule, eps
-        return ()
+_ONLY_POINTS = Listed(name="points")
 
 
 @dataclass(eq=False)
@@ -245,7 +236,7 @@ class _Search:
             found.append(curve)
         for each, curve in zip(shown, found, strict=True):
             rivals = [c for c in found if c is not curve]
-            judged = self._attack(each.model, others, _OnlyPoints(), curve, rivals)
+            judged = self._attack(each.model, others, _ONLY_POINTS, curve, rivals)
             each.reported = _continued(curve, judged)
 
     def _offer(self, candidate: Candidate, curves: Sequence[RobustnessCurve]) -> None:
@@ -253,7 +244,7 @@ class _Search:
         known = _known(candidate)
         rivals = [curve for curve in curves if curve is not known]
         if sum(len(_useful(known, curve)[0]) for curve in rivals):
-            found = self._attack(candidate.model, self.images, _OnlyPoints(), known, rivals)
+            found = self._attack(candidate.model, self.images, _ONLY_POINTS, known, rivals)
             candidate.curve = _continued(known, found)
 
     def _attack(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
 from cpr_wrap._checks import data_frame
-from cpr_wrap.metrics import curve_text
+from cpr_wrap._text import percent
 from cpr_wrap.metrics.certificate import Certificate
 from cpr_wrap.metrics.clean import clean_metrics
 from cpr_wrap.metrics.evidence import (
@@ -306,11 +307,27 @@ class RobustnessCurve:
 
         return plot_curve(self, ax, label=label)
 
+    @property
+    def _title(self) -> str:
+        return f"{len(self.records)} images, {self.records.norm} eps={self.eps:g}"
+
     def __repr__(self) -> str:
-        return curve_text.as_text(self)
+        alphas = [f"{alpha:g}" for alpha in self.alphas]
+        shares = [percent(self.accuracy_at(alpha)) for alpha in self.alphas]
+        widths = [max(map(len, pair)) for pair in zip(alphas, shares, strict=True)]
+        lines = [
+            head.ljust(12) + "  ".join(cell.rjust(w) for cell, w in zip(cells, widths, strict=True))
+            for head, cells in (("  alpha", alphas), ("  robust", shares))
+        ]
+        return "\n".join([f"RobustnessCurve({self._title})", *lines])
 
     def _repr_html_(self) -> str:
-        return curve_text.as_html(self)
+        heads = "".join(f"<th>{alpha:g}</th>" for alpha in self.alphas)
+        cells = "".join(f"<td>{percent(self.accuracy_at(alpha))}</td>" for alpha in self.alphas)
+        return (
+            f"<table><caption>Robustness with rejection, {escape(self._title)}</caption>"
+            f"<tr><th>alpha</th>{heads}</tr><tr><th>robust</th>{cells}</tr></table>"
+        )
 
 
 def _fractions(alpha: float | Tensor) -> Tensor:

@@ -19,17 +19,15 @@ from cpr_wrap._registry import Registry
 from cpr_wrap.networks import NETWORKS
 from cpr_wrap.rules import Consistency
 from cpr_wrap.selective import RejectionRule, rule_from_config
-from cpr_wrap.training.at import AT
+from cpr_wrap.training.at import AT, FastAT, StandardTraining
 from cpr_wrap.training.atrr import ATRR
 from cpr_wrap.training.augmentation import AUGMENTATIONS
 from cpr_wrap.training.ccat import CCAT
-from cpr_wrap.training.fast_at import FastAT
 from cpr_wrap.training.ibp import IBP
 from cpr_wrap.training.mart import MART
 from cpr_wrap.training.method import Method
 from cpr_wrap.training.rcd import RCD
 from cpr_wrap.training.schedule import Decay, Linear, Milestones, Schedule
-from cpr_wrap.training.standard import StandardTraining
 from cpr_wrap.training.trades import TRADES
 
 _LINEAR = Linear()

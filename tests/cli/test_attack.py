@@ -7,7 +7,8 @@ import json
 import pytest
 
 from cpr_wrap.attacks.autoattack import AdaptiveAutoAttack, AutoAttackOnBase
-from cpr_wrap.cli._attacks import GUESTS, Alone, attack_names, find_attack
+from cpr_wrap.attacks.ensemble import Listed
+from cpr_wrap.cli._attacks import GUESTS, attack_names, find_attack
 from cpr_wrap.objective import Goal
 from cpr_wrap.rules import RULES, AcceptAll, Confidence, Consistency
 
@@ -64,8 +65,7 @@ def test_a_foolbox_attack_that_needs_settings_is_refused():
 
 def test_alone_is_a_budget_of_one():
     attack = _find("HCMOA", AcceptAll())
-    assert Alone(stage=attack).stages(AcceptAll(), 0.1) == (attack,)
-    assert Alone(stage=attack).name == "only HCMOA"
+    assert Listed(name="only HCMOA", listed=(attack,)).stages(AcceptAll(), 0.1) == (attack,)
 
 
 def _words(saved, name, *more):

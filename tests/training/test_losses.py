@@ -9,14 +9,12 @@ import torch
 import torch.nn.functional as F
 
 from cpr_wrap import noise
-from cpr_wrap.training.at import AT
+from cpr_wrap.training.at import AT, FastAT, StandardTraining
 from cpr_wrap.training.atrr import ATRR, rectification_loss
 from cpr_wrap.training.ccat import CCAT, wrong_confidence
-from cpr_wrap.training.fast_at import FastAT
 from cpr_wrap.training.mart import MART, boosted_cross_entropy
 from cpr_wrap.training.method import METHODS, AdversarialMethod, cross_entropy
 from cpr_wrap.training.rcd import RCD, abstain_loss
-from cpr_wrap.training.standard import StandardTraining
 from cpr_wrap.training.trades import TRADES, kl
 from tests.toys import Line, Linear
 

@@ -48,8 +48,10 @@ def _few_images(monkeypatch):
     import cpr_wrap
     from cpr_wrap.data import load_data
 
-    def fewer(name, part, num):
-        return load_data(name, part, num=min(num, 2) if part == "robust" else num)
+    def fewer(*words, **options):
+        if "robust" in words and "num" in options:
+            options["num"] = min(options["num"], 2)
+        return load_data(*words, **options)
 
     monkeypatch.setattr(cpr_wrap, "load_data", fewer)
 

@@ -377,13 +377,13 @@ def test_images_of_another_data_set_are_refused_before_they_are_read(tmp_path, m
 
 
 def test_a_file_that_promises_too_much_is_not_unpacked(tmp_path, monkeypatch):
-    from cpr_wrap.data import npz
+    from cpr_wrap.data import own
 
     path = tmp_path / "mnist_train.npz"
     zeros = np.zeros((4_000, 28, 28), dtype=np.uint8)  # 3 MB in 3 kB
     np.savez_compressed(path, images=zeros, labels=np.zeros(4_000, dtype=np.uint8))
     assert len(load_data("mnist", "train", data_dir=tmp_path)) == 4_000
-    monkeypatch.setattr(npz, "_ALWAYS_ROOM", 2**20)
+    monkeypatch.setattr(own, "_ALWAYS_ROOM", 2**20)
 
     def unpacked(*args):
         raise AssertionError("the array was read")

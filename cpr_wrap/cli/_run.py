@@ -159,7 +159,8 @@ def mention(text: str) -> None:
 
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
-    if isinstance(
+    # A KeyError's text is the key alone: it comes from somebody's code, never from a check.
+    if not isinstance(error, KeyError) and isinstance(
         error, ValueError | TypeError | LookupError | RuntimeError | OSError | ImportError
     ):
         return text or type(error).__name__

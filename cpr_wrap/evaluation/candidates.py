@@ -56,9 +56,9 @@ def default_candidates(
     else:
         rules += [Confidence(threshold=threshold) for threshold in thresholds]
     for count in steps:
-        if radii is None:
-            start = Consistency(radius=eps, steps=count, norm=norm)
-            rules += _calibrated(model.with_rule(start), x, y, notes)
+        start = Consistency(radius=eps, steps=count, norm=norm)
+        found = list(_calibrated(model.with_rule(start), x, y, notes))
+        rules += found if radii is None else []  # their notes are for the reader in any case
         for radius in [share * eps for share in RADII] if radii is None else radii:
             rules.append(Consistency(radius=radius, steps=count, norm=norm))
     rules += _verified(model, x[:1], radii or [share * eps for share in RADII], norm, notes)

@@ -46,6 +46,7 @@ def _raising(error):
     [
         (ValueError("eps: expected\n  more"), "error: eps: expected more"),
         (LookupError("unknown rule"), "error: unknown rule"),
+        (KeyError("eps"), "error: KeyError: 'eps' (--debug shows where)"),
         (RuntimeError("diverged"), "error: diverged"),
         (OSError("disk full"), "error: disk full"),
         (ModuleNotFoundError("pandas is not installed"), "error: pandas is not installed"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from numbers import Integral
+from numbers import Integral, Real
 from types import ModuleType
 from typing import Any
 
@@ -60,6 +60,8 @@ def check_labels(y: Tensor, count: int, num_classes: int | None = None, name: st
 
 def check_positive(value: float, name: str) -> None:
     """Refuse anything but a finite number above zero."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name}: expected a number, got {value!r:.60}")
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name}: expected a finite number above 0, got {value}")
 
@@ -74,6 +76,12 @@ def check_number(value: float, name: str) -> float:
         raise TypeError(f"{name}: expected a number, got {value!r:.60}") from error
     check_positive(number, name)
     return number
+
+
+def check_whole(value: int, name: str) -> None:
+    """Refuse anything but a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
 
 
 def check_seed(seed: int) -> int:

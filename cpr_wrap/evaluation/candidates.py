@@ -75,12 +75,13 @@ def _calibrated(
     """A rule set to each rate, the data's range being its only limit."""
     if model.rule.extra_outputs != 0:
         return
-    for rate in RATES:
-        found = calibrate(model, x, y, rate)
-        if found.record.num_rejected or isinstance(model.rule.calibrated_by, BySearch):
-            yield found.model.rule
-        if "grey level" in found.record.note:
-            notes.append(found.record.note)
+    records = [calibrate(model, x, y, rate).record for rate in RATES]
+    notes += [record.note for record in records if "grey level" in record.note]
+    searched = isinstance(model.rule.calibrated_by, BySearch)
+    made = [record for record in records if record.num_rejected or searched]
+    if not made:
+        notes.append(f"{model.rule.name} is left out: {records[-1].note}")
+    yield from (record.after for record in made)
 
 
 def _verified(

@@ -224,6 +224,14 @@ def test_a_fragile_network_is_told_of_where_radii_are_given_too():
         assert radii is None or {r.radius for r in found if type(r) is Consistency} == {0.05}
 
 
+def test_too_few_images_for_a_threshold_are_told_of():
+    x, y = images()
+    model = SelectiveClassifier(Line(slope=20), AcceptAll())
+    found, notes = trying.default_candidates(model, x[:6], y[:6], EPS, "Linf", radii=[], steps=[])
+    assert Confidence not in map(type, found)
+    assert notes[0].startswith("confidence is left out: 6 correctly classified images cannot")
+
+
 def test_a_network_with_extra_outputs_is_tried_with_rules_that_read_them():
     x, y = images()
     three = Linear([[-1.0], [1.0], [0.0]], [0.5, -0.5, -9.0])

@@ -124,7 +124,7 @@ def _zeros(model: nn.Module, x: Tensor) -> _Zeros:
             (climbed,) = torch.autograd.grad(doubt, point, retain_graph=True, allow_unused=True)
         if climbed is None:
             raise ValueError(
-                "the network's outputs have no gradient at its input (a comparison such as x > 0.5, "
+                "the network's outputs have no gradient at its input (a comparison like x > 0.5, "
                 "detach() or no_grad() inside?), so that attacks cannot search; put something "
                 "differentiable there"
             )

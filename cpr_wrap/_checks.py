@@ -78,12 +78,6 @@ def check_number(value: float, name: str) -> float:
     return number
 
 
-def check_whole(value: int, name: str) -> None:
-    """Refuse anything but a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
-
-
 def check_seed(seed: int) -> int:
     """A whole number from 0 up to 2 ** 63 - 1."""
     if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= seed < 2**63:

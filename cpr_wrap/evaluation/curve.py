@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import cpr_wrap
 from cpr_wrap._address import find
-from cpr_wrap._checks import check_eval_mode, check_number, check_seed, check_whole
+from cpr_wrap._checks import check_eval_mode, check_number, check_seed
 from cpr_wrap.attacks.adaptive import Stage, as_stage
 from cpr_wrap.attacks.ensemble import BUDGETS, Budget
 from cpr_wrap.engine import ranks
@@ -244,7 +245,8 @@ def check_threat(around: ThreatModel, eps: float, x: Tensor) -> None:
 def _size(value: int | None, name: str) -> int | None:
     if value is None:
         return None
-    check_whole(value, name)
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
     return int(value)
 
 

@@ -158,6 +158,7 @@ def test_warnings_are_lines_and_the_caller_keeps_his_own():
 
     def work():
         warnings.warn("T(x) cannot\nreach", stacklevel=1)
+        warnings.warn("T(x) cannot reach", stacklevel=1)  # said once
         warnings.warn("old", DeprecationWarning, stacklevel=1)
 
     with warnings.catch_warnings():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from numbers import Integral
+from numbers import Integral, Real
 from types import ModuleType
 from typing import Any
 
@@ -60,6 +60,8 @@ def check_labels(y: Tensor, count: int, num_classes: int | None = None, name: st
 
 def check_positive(value: float, name: str) -> None:
     """Refuse anything but a finite number above zero."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name}: expected a number, got {value!r:.60}")
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name}: expected a finite number above 0, got {value}")
 

@@ -261,6 +261,8 @@ class _Search:
         if how.setting != "radius" or rule.reach >= half:
             return ""
         there = len(self._rejected(self.ask(replace(rule, **{how.setting: half})).accepted))
+        if there <= self.wanted:
+            return ""  # the search stopped at a smaller radius that does as asked
         return (
             f"radius {rule.reach:.2g} is below half a grey level ({half:.2g}), where {rule.name} "
             f"rejects {there} of {self.num_correct} right answers ({there / self.num_correct:.0%}):"

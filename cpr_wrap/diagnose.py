@@ -119,7 +119,15 @@ def _zeros(model: nn.Module, x: Tensor) -> _Zeros:
         logits = _logits(model, point)
         predicted = logits.detach().argmax(dim=1)
         doubt = -log_prob(logits, predicted).sum()
-        (climbed,) = torch.autograd.grad(doubt, point, retain_graph=True)
+        climbed = None
+        if doubt.requires_grad:
+            (climbed,) = torch.autograd.grad(doubt, point, retain_graph=True, allow_unused=True)
+        if climbed is None:
+            raise ValueError(
+                "the network's outputs have no gradient at its input (a comparison like x > 0.5, "
+                "detach() or no_grad() inside?), so that attacks cannot search; put something "
+                "differentiable there"
+            )
         (lead,) = torch.autograd.grad(margin(logits, predicted).sum(), point)
         moved = (point.detach() * (1 - 2 * _NUDGE) + _NUDGE).requires_grad_()
         (nudged,) = torch.autograd.grad(margin(_logits(model, moved), predicted).sum(), moved)

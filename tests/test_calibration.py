@@ -330,3 +330,11 @@ def test_a_radius_below_half_a_grey_level_is_said_with_what_half_a_level_rejects
         CPRWrapper(Line(), radius=0.1, steps=5), few, (few[:, 0] > 0.5).long(), 0.1
     ).record
     assert "grey level" not in clear.note
+
+
+def test_a_search_that_stops_below_half_a_grey_level_does_not_make_a_network_fragile():
+    """All images flip at 0.0025; the search, which has reached the rate, stops at 1 / 512."""
+    x, y = at_distances(torch.full((20,), 0.0025, dtype=torch.float64))
+    calibrated, record = calibrate(CPRWrapper(Line(), radius=0.1, steps=5), x, y, 0.01)
+    assert calibrated.rule.radius < 0.5 / 255
+    assert "grey level" not in record.note

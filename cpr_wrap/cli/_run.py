@@ -159,7 +159,8 @@ def mention(text: str) -> None:
 
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
-    if isinstance(
+    # A KeyError's text is the key alone: it comes from somebody's code, never from a check.
+    if not isinstance(error, KeyError) and isinstance(
         error, ValueError | TypeError | LookupError | RuntimeError | OSError | ImportError
     ):
         return text or type(error).__name__
@@ -168,6 +169,8 @@ def _one_line(error: Exception) -> str:
 
 @contextmanager
 def _warnings_as_lines() -> Iterator[None]:
+    told: set[str] = set()
+
     def show(
         message: Warning | str,
         category: type[Warning],
@@ -176,8 +179,10 @@ def _warnings_as_lines() -> Iterator[None]:
         file: TextIO | None = None,  # noqa: ARG001
         line: str | None = None,  # noqa: ARG001
     ) -> None:
-        if issubclass(category, UserWarning):
-            mention(f"warning: {' '.join(str(message).split())}")
+        text = " ".join(str(message).split())
+        if issubclass(category, UserWarning) and text not in told:
+            told.add(text)
+            mention(f"warning: {text}")
 
     with warnings.catch_warnings():
         warnings.showwarning = show

@@ -124,6 +124,7 @@ def advise(
     --max-clean-rejection 0.05
     """
     from cpr_wrap.cli._load import load_model
+    from cpr_wrap.engine.progress import busy
     from cpr_wrap.evaluation import advise as advise_on
     from cpr_wrap.report.plots import check_suffix
 
@@ -135,7 +136,7 @@ def advise(
     loaded = load_model(address, model, pick_device(common.device))
     images, validation = _both(data, loaded.facts, advice.validation)
     kept = "nothing is kept without --store" if advice.store is None else f"see {advice.store}"
-    with resumable(kept):
+    with resumable(kept), busy("advising"):
         found = advise_on(
             loaded.model,
             images.images,

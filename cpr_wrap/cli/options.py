@@ -46,7 +46,7 @@ def file_name(name: str) -> str:
 def check_free(path: Path, overwrite: bool) -> None:
     """Refuse to replace a file that nobody said may go."""
     if path.exists() and not overwrite:
-        raise typer.BadParameter(f"{path} exists; choose another --out, or pass --overwrite")
+        raise typer.BadParameter(f"{path} exists; choose another file, or pass --overwrite")
 
 
 def own_code(network: str | None) -> str:

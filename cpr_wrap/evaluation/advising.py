@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from cpr_wrap._checks import check_images, check_labels, check_number
+from cpr_wrap._checks import check_images, check_labels, check_number, check_positive
 from cpr_wrap.attacks.ensemble import Budget, Listed
 from cpr_wrap.data.pairs import gather
 from cpr_wrap.evaluation.advice import ADVISED, BEATEN, LEFT_OUT, TIED, Advice, Candidate
@@ -88,6 +88,7 @@ def advise(
     """
     eps, loss = check_number(eps, "eps"), as_loss(cost)
     check_loss(loss, eps)
+    _check_limits(max_latency, max_clean_rejection)
     start = (
         model if isinstance(model, SelectiveClassifier) else SelectiveClassifier(model, AcceptAll())
     )
@@ -101,6 +102,8 @@ def advise(
         candidates, notes = default_candidates(start, *choosing, eps, around, **settings)
     elif settings:
         raise TypeError(f"candidates: expected without {', '.join(settings)}, which make others")
+    if not candidates:
+        raise ValueError("candidates: expected at least one rule, got none")
     field_ = [_measured(start.with_rule(rule), choosing[0]) for rule in candidates]
     allowed = [c for c in field_ if _within(c, max_latency, max_clean_rejection)]
     if not allowed:
@@ -158,6 +161,13 @@ def _measured(model: SelectiveClassifier, x: Tensor) -> Candidate:
     return Candidate(
         model=model, clean_rejection=rejected_share(model, x), latency=latency(model, x)
     )
+
+
+def _check_limits(latency: float | None, rejection: float | None) -> None:
+    if latency is not None:
+        check_positive(latency, "max_latency")
+    if rejection is not None and not 0 <= rejection <= 1:
+        raise ValueError(f"max_clean_rejection: expected a share from 0 to 1, got {rejection}")
 
 
 def _within(candidate: Candidate, slowest: float | None, most: float | None) -> bool:
@@ -260,7 +270,7 @@ class _Search:
         if known is not None:
             parts.append(_useful(None, known))
         columns = [torch.cat(column) for column in zip(*parts, strict=True)]
-        given = (columns[0], columns[1]) if parts else None
+        given = (columns[0], columns[1]) if columns and len(columns[0]) else None
         return robustness_curve(model, *images, self.eps, budget=budget, points=given, **self.run)
 
 

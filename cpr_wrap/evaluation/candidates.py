@@ -56,9 +56,9 @@ def default_candidates(
     else:
         rules += [Confidence(threshold=threshold) for threshold in thresholds]
     for count in steps:
-        if radii is None:
-            start = Consistency(radius=eps, steps=count, norm=norm)
-            rules += _calibrated(model.with_rule(start), x, y, notes)
+        start = Consistency(radius=eps, steps=count, norm=norm)
+        found = list(_calibrated(model.with_rule(start), x, y, notes))
+        rules += found if radii is None else []  # their notes are for the reader in any case
         for radius in [share * eps for share in RADII] if radii is None else radii:
             rules.append(Consistency(radius=radius, steps=count, norm=norm))
     rules += _verified(model, x[:1], radii or [share * eps for share in RADII], norm, notes)
@@ -75,12 +75,13 @@ def _calibrated(
     """A rule set to each rate, the data's range being its only limit."""
     if model.rule.extra_outputs != 0:
         return
-    for rate in RATES:
-        found = calibrate(model, x, y, rate)
-        if found.record.num_rejected or isinstance(model.rule.calibrated_by, BySearch):
-            yield found.model.rule
-        if "grey level" in found.record.note:
-            notes.append(found.record.note)
+    records = [calibrate(model, x, y, rate).record for rate in RATES]
+    notes += [record.note for record in records if "grey level" in record.note]
+    searched = isinstance(model.rule.calibrated_by, BySearch)
+    made = [record for record in records if record.num_rejected or searched]
+    if not made:
+        notes.append(f"{model.rule.name} is left out: {records[-1].note}")
+    yield from (record.after for record in made)
 
 
 def _verified(

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 import cpr_wrap
 from cpr_wrap._address import find
 from cpr_wrap._checks import check_eval_mode, check_number, check_seed
-from cpr_wrap.attacks.adaptive import as_stage
+from cpr_wrap.attacks.adaptive import Stage, as_stage
 from cpr_wrap.attacks.ensemble import BUDGETS, Budget
 from cpr_wrap.engine import ranks
 from cpr_wrap.engine.evaluate import Work, evaluate_block, stage_costs
@@ -128,6 +128,7 @@ def robustness_curve(
         True
     """
     eps, alphas = check_number(eps, "eps"), check_alphas(alphas)
+    _check_kinds(store, progress, ablation, certify, compile, channels_last)
     around = threat(norm or model.rule.norm or "Linf")
     source = source_of(x, y, indices)
     place = _place(model, source)
@@ -140,7 +141,7 @@ def robustness_curve(
         warnings.warn("points: none of them belongs to an image of this evaluation", stacklevel=2)
     work = Work(
         model=model,
-        stages=(*given, *plan.stages(model.rule, eps), *map(as_stage, extras)),
+        stages=(*given, *plan.stages(model.rule, eps), *_stages(extras)),
         eps=eps,
         norm=around.name,
         seed=check_seed(seed),
@@ -187,10 +188,29 @@ def find_budget(budget: str | Budget) -> Budget:
     plan = plan() if isinstance(plan, type) else plan
     if not (hasattr(plan, "name") and callable(getattr(plan, "stages", None))):
         raise TypeError(
-            f"{budget}: expected a budget with a name and stages(rule, eps), got {plan!r}"
+            f"budget: expected one with a name and stages(rule, eps), got {plan!r} for {budget!r}"
         )
     found: Budget = plan
     return found
+
+
+def _check_kinds(store: object, progress: object, *flags: object) -> None:
+    """Refuse what is of another kind than these arguments, before any work."""
+    if not (store is None or isinstance(store, str | Path)):
+        raise TypeError(f"store: expected a folder, got {store!r:.60}")
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise TypeError(f"progress: expected True, False or a function, got {progress!r:.60}")
+    names = ("ablation", "certify", "compile", "channels_last")
+    for name, flag in zip(names, flags, strict=True):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name}: expected True or False, got {flag!r:.60}")
+
+
+def _stages(extras: Iterable[Any]) -> list[Stage]:
+    """The attacks that are run after the budget's."""
+    if isinstance(extras, str) or not isinstance(extras, Iterable):
+        raise TypeError(f"extras: expected a list of attacks, got {extras!r:.60}")
+    return [as_stage(extra) for extra in extras]
 
 
 def _certificate(

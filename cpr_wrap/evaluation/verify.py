@@ -94,7 +94,9 @@ def verify_curve(
         batch_size: Images asked about at once.
     """
     if curve.points is None:
-        raise ValueError("the result has no adversarial inputs to check; it was saved without them")
+        raise ValueError(
+            "the result has no adversarial inputs to check; it was saved or copied without them"
+        )
     found, points = curve.records, curve.points
     if any(len(held) != len(found) for held in vars(points).values()):
         text = f"{len(found)} records, but {len(points.clean)} images and points"

@@ -31,7 +31,7 @@ def advice_table(advice: Advice) -> Table:
             Cell(percent(each.clean_rejection), each.clean_rejection),
             Cell(f"{1000 * each.latency:.3g}", 1000 * each.latency),
             _loss(advice, each.curve, lower="" if each.full else "≥ "),
-            _loss(advice, each.reported, best=each.status == ADVISED),
+            _loss(advice, each.reported, best=each.status == ADVISED and not advice.tied),
             Cell(each.status if each.status != LEFT_OUT else f"{LEFT_OUT}: {each.why}"),
         )
         for each in advice.candidates

@@ -57,14 +57,14 @@ def facets(runs: Sequence[Run]) -> dict[str, list[str]]:
     return {name: each for name, each in values.items() if len(set(each)) > 1}
 
 
-def curve_shapes(run: Run, *, band: bool = True) -> list[Shape]:
+def curve_shapes(run: Run, *, band: bool = True, theory: bool = True) -> list[Shape]:
     """All that is drawn for a run, from the back to the front."""
     alphas = grid().tolist()
     shapes = [Shape(kind="band", path=_area(alphas, *run.band))] if band else []
     shapes += [
         Shape(kind=kind, path=_steps(alphas, (1 - theorem.error_at(grid())).tolist()))
         for kind, theorem in zip(("theorem1", "theorem2"), run.theorems or (), strict=False)
-        if theorem.applicable
+        if theory and theorem.applicable
     ]
     if run.curve.certificate is not None:
         # What is certified and, between it and the curve, what nobody knows.

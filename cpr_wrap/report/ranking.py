@@ -40,7 +40,8 @@ def ranking(
     Args:
         runs: Runs, curves or result folders.
         losses: The rejection losses.
-        figures: Whether to add robustness at alpha = 1, clean figures and costs.
+        figures: Whether it is a leaderboard: by the first loss, with robustness at alpha = 1, clean
+            figures and costs.
 
     Returns:
         The tables, each with the places of its runs.
@@ -76,6 +77,9 @@ def ranking(
         )
 
     groups = grouped(curves)
+    if figures:
+        order = [[curve.total_robust_loss(loss) for loss in losses] for curve in curves]
+        groups = [sorted(places, key=order.__getitem__) for places in groups]
     return [
         (
             Table(

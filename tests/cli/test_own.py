@@ -266,7 +266,7 @@ def test_a_model_saved_under_a_rule_of_ones_own_is_loaded_again(project, type_co
 
 def test_what_is_no_budget_or_rule_is_refused_before_work(project):
     answer = project("curve", "--budget", "ownattack:darken", *_QUICK[:2], ok=False)
-    assert "expected a budget with a name and stages(rule, eps)" in answer.stderr
+    assert "budget: expected one with a name and stages(rule, eps)" in answer.stderr
     answer = project("curve", "--rule", "ownattack:darken", *_QUICK[:2], ok=False)
     assert "ownattack:darken: expected a class of RejectionRule" in answer.stderr
 

@@ -46,6 +46,7 @@ def _raising(error):
     [
         (ValueError("eps: expected\n  more"), "error: eps: expected more"),
         (LookupError("unknown rule"), "error: unknown rule"),
+        (KeyError("eps"), "error: KeyError: 'eps' (--debug shows where)"),
         (RuntimeError("diverged"), "error: diverged"),
         (OSError("disk full"), "error: disk full"),
         (ModuleNotFoundError("pandas is not installed"), "error: pandas is not installed"),
@@ -157,6 +158,7 @@ def test_warnings_are_lines_and_the_caller_keeps_his_own():
 
     def work():
         warnings.warn("T(x) cannot\nreach", stacklevel=1)
+        warnings.warn("T(x) cannot reach", stacklevel=1)  # said once
         warnings.warn("old", DeprecationWarning, stacklevel=1)
 
     with warnings.catch_warnings():

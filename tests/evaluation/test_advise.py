@@ -104,11 +104,12 @@ def test_who_is_given_up_would_not_have_won_with_more_passes(usual):
         assert later.total_robust_loss(COST) >= each.curve.total_robust_loss(COST) > leader
 
 
-def test_a_blind_screening_cannot_mislead():
+def test_a_blind_screening_cannot_mislead(recwarn):
     """Where it finds nothing all bounds are zero, so everybody gets the full budget in the end."""
     found = advice(screening=Glance(), candidates=rules()[1:4])
     assert found.best.rule.radius == 0.0951
     assert sum(each.full for each in found.candidates) >= 2
+    assert not [each for each in recwarn if "none of them belongs" in str(each.message)]
 
 
 def test_points_of_one_are_judged_for_all():
@@ -213,6 +214,24 @@ def test_a_verified_rule_is_tried_where_the_network_allows_it(monkeypatch):
     assert notes == ["verified is left out: cannot bound this network"]
 
 
+def test_a_fragile_network_is_told_of_where_radii_are_given_too():
+    x, y = images()
+    half = 0.5 + (x - 0.5) * 1e-3  # every image within 0.05 % of the boundary
+    model = SelectiveClassifier(Line(slope=20), AcceptAll())
+    for radii in (None, [0.05]):
+        found, notes = trying.default_candidates(model, half, y, EPS, "Linf", radii=radii)
+        assert any("below half a grey level" in note for note in notes)
+        assert radii is None or {r.radius for r in found if type(r) is Consistency} == {0.05}
+
+
+def test_too_few_images_for_a_threshold_are_told_of():
+    x, y = images()
+    model = SelectiveClassifier(Line(slope=20), AcceptAll())
+    found, notes = trying.default_candidates(model, x[:6], y[:6], EPS, "Linf", radii=[], steps=[])
+    assert Confidence not in map(type, found)
+    assert notes[0].startswith("confidence is left out: 6 correctly classified images cannot")
+
+
 def test_a_network_with_extra_outputs_is_tried_with_rules_that_read_them():
     x, y = images()
     three = Linear([[-1.0], [1.0], [0.0]], [0.5, -0.5, -9.0])
@@ -226,6 +245,9 @@ def test_a_network_with_extra_outputs_is_tried_with_rules_that_read_them():
     ("more", "error", "words"),
     [
         ({"candidates": rules()[:1], "radii": [0.1]}, TypeError, "expected without radii"),
+        ({"candidates": []}, ValueError, "candidates: expected at least one rule, got none"),
+        ({"max_clean_rejection": 5}, ValueError, "expected a share from 0 to 1, got 5"),
+        ({"max_latency": 0.0}, ValueError, "max_latency: expected a finite number above 0"),
         ({"eps": 0.0}, ValueError, "eps: expected a finite number above 0"),
         ({"y": None}, TypeError, "y: expected labels beside a tensor"),
         ({"x": torch.rand(1, 1), "y": torch.zeros(1).long()}, ValueError, "at least two images"),

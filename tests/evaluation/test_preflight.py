@@ -45,6 +45,23 @@ class Clock(Net):
         return x * (1 + 0.1 * self.calls)
 
 
+class SlowClock(Clock):
+    def spoil(self, x):
+        self.calls += 1
+        return x * (1 + 5e-4 * self.calls)
+
+
+class Compared(Net):
+    def spoil(self, x):
+        return (x > 0.5).float()
+
+
+class Cut(Net):
+    def forward(self, x):
+        with torch.no_grad():
+            return super().forward(x)
+
+
 class BatchMean(Net):
     def spoil(self, x):
         return x - x.mean(dim=0, keepdim=True)
@@ -91,6 +108,9 @@ def evaluate(network, rule=None, **options):
     [
         (Dropping(), ValueError, "different outputs for the same images: it is random"),
         (Clock(), ValueError, "different outputs for the same images: it is random"),
+        (SlowClock(), ValueError, "different outputs for the same images: it is random"),
+        (Compared(), ValueError, "outputs have no gradient at its input"),
+        (Cut(), ValueError, "outputs have no gradient at its input"),
         (BatchMean(), ValueError, "depend on the rest of the batch"),
         (BatchNorm(), ValueError, "depend on the rest of the batch"),
         (InPlace(), ValueError, "the network changes its input in place"),

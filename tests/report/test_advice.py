@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -52,6 +54,12 @@ def test_every_candidate_has_a_row_with_its_verdict(advice):
     assert rows[3].count("–") >= 2
     assert "2.0%" in rows[0]
     assert "| 4 |" in " ".join(rows[0].split())
+
+
+def test_only_a_loss_beyond_chance_is_marked_best(advice):
+    assert "* best" not in advice_table(advice).render("text")
+    alone = replace(advice, candidates=(advice.candidates[0], *advice.candidates[2:]))
+    assert "* best" in advice_table(alone).render("text")
 
 
 def test_the_picture_has_a_mark_for_each_that_was_tried(advice):

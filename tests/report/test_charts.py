@@ -67,6 +67,7 @@ def test_theory_is_drawn_where_it_applies_and_bands_where_wanted():
     # The first has not what Theorem 2 asks for, the second no distances to the boundary.
     assert [s.kind for s in curve_shapes(Run.of(full_curve()))] == ["band", "theorem1", "curve"]
     assert [s.kind for s in curve_shapes(Run.of(plain()), band=False)] == ["curve"]
+    assert [s.kind for s in curve_shapes(Run.of(full_curve()), theory=False)] == ["band", "curve"]
 
 
 def test_every_run_up_to_32_has_its_own_mark():

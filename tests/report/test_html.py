@@ -354,6 +354,14 @@ def test_theory_says_what_it_takes_for_granted():
     assert page.all("path", "theorem2")
 
 
+def test_theory_is_not_drawn_where_dashes_tell_runs_apart():
+    curve = full_curve()
+    for count, drawn in ((8, True), (9, False)):
+        page = Page(report_html([curve] * count))
+        assert bool(page.all("path", "theorem1")) is drawn
+        assert ("In the same colour" in page.text) is drawn
+
+
 def test_settings_are_flat_and_readable():
     run = Run.of(full_curve(eps=8 / 255))
     pairs = dict(flattened(run))

@@ -37,3 +37,10 @@ def test_machines_get_group_numbers_and_stars():
     rows = ranked_rows([run(12), run(3, eps=0.4), run(2)])
     assert [row["group"] for row in rows] == [0, 0, 1]
     assert [row["step:0.05_best"] for row in rows] == [False, True, False]
+
+
+def test_a_leaderboard_starts_with_the_least_loss():
+    runs = [run(12, name="weak"), run(2, name="strong"), run(5, name="middle")]
+    ((table, places),) = ranking(runs, figures=True)
+    assert [row[0].text for row in table.rows] == ["strong", "middle", "weak"]
+    assert places == [1, 2, 0]

@@ -366,6 +366,8 @@ def test_a_radius_just_in_reach_is_not_warned_about(steps):
         ({"radius": 0}, ValueError, "radius: expected a finite number above 0, got 0"),
         ({"radius": -0.1}, ValueError, "radius: expected a finite number above 0, got -0.1"),
         ({"steps": 0}, ValueError, "steps: expected at least 1, got 0"),
+        ({"radius": True}, TypeError, "radius: expected a number, got True"),
+        ({"radius": "0.1"}, TypeError, "radius: expected a number, got '0.1'"),
         ({"step_size": 0.0}, ValueError, "step_size: expected a finite number above 0, got 0.0"),
         ({"norm": "L7"}, LookupError, "unknown threat model 'L7'. .*Known: L2, Linf"),
         ({"verdict": "all"}, ValueError, "verdict: expected 'end' or 'any', got 'all'"),

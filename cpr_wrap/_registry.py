@@ -34,15 +34,22 @@ class Registry(Mapping[str, T]):
         LookupError: unknown colour 'gren'. Did you mean 'green'? Known: green
     """
 
-    def __init__(self, kind: str, group: str | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        group: str | None = None,
+        adopt: Callable[[str, Any], object] | None = None,
+    ) -> None:
         """Make an empty registry.
 
         Args:
             kind: What is registered, for messages.
             group: Entry-point group in which other packages add to it, e.g. `cpr_wrap.rules`.
+            adopt: Checks and enters what a package adds under a name; without it, all is entered.
         """
         self.kind = kind
         self.group = group
+        self._adopt = adopt or (lambda name, thing: self.register(name)(thing))
         self._entries: dict[str, T] = {}
         self._plugins_loaded = group is None
 
@@ -66,9 +73,9 @@ class Registry(Mapping[str, T]):
             try:
                 thing = point.load()
                 # Importing may have registered it, e.g. by a decorator.
-                if point.name not in self._entries:
-                    self.register(point.name)(thing)
-            except Exception as error:
+                if self._entries.get(point.name) is not thing:
+                    self._adopt(point.name, thing)
+            except (Exception, SystemExit) as error:
                 owner = point.dist.name if point.dist is not None else "an unknown package"
                 warnings.warn(
                     f"{self.kind} {point.name!r} of {owner} could not be loaded: "

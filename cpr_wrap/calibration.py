@@ -7,6 +7,7 @@ and how sure a finite number of images can make us of it, comes back in a record
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from cpr_wrap.metrics.evidence import CalibrationFacts
 from cpr_wrap.metrics.intervals import Interval, clopper_pearson
 from cpr_wrap.rule import BySearch, RejectionRule, Unchanged, rule_config
 from cpr_wrap.selective import Selection, SelectiveClassifier
+from cpr_wrap.solver import BLIND
 
 # Bisecting a setting: how fine in any case, and how fine where a jump must be resolved, as
 # fractions of its largest value.
@@ -150,7 +152,11 @@ def calibrate(
             f"rule {model.rule.name!r} never rejects, so there is nothing to calibrate; wrap the "
             "network with another rule first, e.g. model.with_rule(cpr_wrap.Consistency())"
         )
-    search = _Search(model, x_val, y_val, reject_rate, batch_size, max_radius)
+    with warnings.catch_warnings(record=True) as told:
+        search = _Search(model, x_val, y_val, reject_rate, batch_size, max_radius)
+    for each in told:
+        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    search.blind = any(str(each.message) == BLIND for each in told)
     how = model.rule.calibrated_by
     if isinstance(how, BySearch):
         found = search.setting(how)
@@ -178,6 +184,7 @@ class _Search:
         self.model = model
         self.x = x
         self.batch_size = batch_size
+        self.blind = False  # whether some images have no usable gradient
         with torch.no_grad():
             num_classes = model.logits(x[:1]).shape[1]
         check_labels(y, len(x), num_classes, name="y_val")
@@ -296,14 +303,14 @@ class _Search:
     def record(self, found: _Found, rate: float, confidence: float) -> CalibrationRecord:
         """Write down what the found rule does on all images."""
         rejected = len(self._rejected(found.accepted))
-        note = found.note
+        notes = [found.note, BLIND if self.blind else ""]
         if self.wanted == 0:
             least = math.ceil(1 / rate - 1e-9)
-            few = (
+            notes.insert(
+                0,
                 f"{self.num_correct} correctly classified images cannot resolve a rate of "
-                f"{rate:g}; it takes {least}"
+                f"{rate:g}; it takes {least}",
             )
-            note = f"{few}; {note}" if note else few
         return CalibrationRecord(
             before=self.model.rule,
             after=found.rule,
@@ -315,5 +322,5 @@ class _Search:
             overall_rate=float((~found.accepted).double().mean()),
             interval=clopper_pearson(rejected, self.num_correct, confidence),
             reached=rejected == self.wanted > 0,
-            note=note,
+            note="; ".join(filter(None, notes)),
         )

@@ -212,6 +212,11 @@ class Objective:
             The sum of the terms `(N,)` and a gradient `(N, ...)`, both without graph.
         """
         terms = self.terms(replace(view, aim=aim))
+        if not all(term.requires_grad for term in terms):
+            raise RuntimeError(
+                f"objective {self.name!r} cannot be climbed, since no gradient reaches the input: "
+                "what it reads was detached, or is a step function"
+            )
         value = torch.stack([term.detach() for term in terms]).sum(dim=0)
         (gradient,) = torch.autograd.grad([term.sum() for term in terms], view.z)
         return value, gradient

@@ -276,13 +276,17 @@ def _short(value: Any) -> str:
 
 
 RuleClass = TypeVar("RuleClass", bound=type[RejectionRule])
-RULES: Registry[type[RejectionRule]] = Registry("rejection rule", "cpr_wrap.rules")
+RULES: Registry[type[RejectionRule]] = Registry(
+    "rejection rule", "cpr_wrap.rules", lambda name, rule: register_rule(name)(rule)
+)
 
 
 def register_rule(name: str) -> Callable[[RuleClass], RuleClass]:
     """Enter a rule under a name; a defense enters with the attacks on it."""
 
     def enter(rule: RuleClass) -> RuleClass:
+        if not (isinstance(rule, type) and issubclass(rule, RejectionRule)):
+            raise TypeError(f"{name}: expected a class of RejectionRule, got {rule!r:.80}")
         wanted = ["outer", "inner"] if rule.can_reject else ["outer"]
         for kind in wanted:
             declared = getattr(rule, kind)
@@ -291,8 +295,8 @@ def register_rule(name: str) -> Callable[[RuleClass], RuleClass]:
                     f"{rule.__name__} declares no {kind} attack; "
                     "a defense enters with the attacks on it"
                 )
-        rule.name = name
         RULES.register(name)(rule)
+        rule.name = name
         return rule
 
     return enter
@@ -301,10 +305,9 @@ def register_rule(name: str) -> Callable[[RuleClass], RuleClass]:
 def find_rule(name: str) -> type[RejectionRule]:
     """The class of a rule: a registered name, or an address `module:name` that a person typed."""
     kind = find(RULES, name)
-    if not (isinstance(kind, type) and issubclass(kind, RejectionRule)):
-        raise TypeError(f"{name}: expected a class of RejectionRule, got {kind!r:.80}")
     # A class that is registered nowhere goes by its address.
-    return kind if RULES.get(kind.name) is kind else register_rule(name)(kind)
+    known = RULES.get(getattr(kind, "name", "")) is kind
+    return kind if known else register_rule(name)(kind)
 
 
 def rule_settings(rule: RejectionRule) -> dict[str, Any]:

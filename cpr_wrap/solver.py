@@ -7,6 +7,7 @@ rows and exchange them between steps. `ascend` is the plain loop over it.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,12 @@ from cpr_wrap._checks import check_positive
 from cpr_wrap.geometry import per_row, spread, threat
 
 Keep = Literal["last", "best"]
+
+BLIND = (
+    "the whole input gradient of some images is NaN or infinite, and an ascent from them stays "
+    "where it is: CPR accepts them unchecked, and attacks by gradient are blind there"
+)
+"""What `ascend` warns of."""
 
 # What a climb holds for each row; `take` and `join` move these together.
 _ROW_TENSORS = (
@@ -232,7 +239,10 @@ def ascend(
         for step in range(1, pgd.steps + 1):
             point = climb.z.detach().requires_grad_()
             now = value(point)
-            climb.step(now.detach(), _gradient(now, point))
+            gradient = _gradient(now, point)
+            if step == 1:
+                _warn_if_blind(gradient)
+            climb.step(now.detach(), gradient)
             if watch is not None:
                 watch(step, climb.z)
     if pgd.keep == "last" and pgd.backtrack is None:
@@ -252,6 +262,12 @@ def _gradient(value: Tensor, point: Tensor) -> Tensor:
             "CPR and every gradient attack need it to be differentiable"
         )
     return gradient
+
+
+def _warn_if_blind(gradient: Tensor) -> None:
+    """Tell of rows `(N, ...)` that an ascent cannot move at all."""
+    if not gradient.is_meta and bool((~gradient.isfinite()).flatten(1).all(dim=1).any()):
+        warnings.warn(BLIND, stacklevel=3)
 
 
 @contextmanager

@@ -91,8 +91,11 @@ def _check_objective(
     target = (label + 1) % classes if objective.targets is not Targets.NONE else label
     z = x.detach().clone().requires_grad_()
     view = model.rule.view(model, z, verdict=objective.score, path=objective.path)
-    value, gradient = objective.ascent(view, Aim(label, target))
     name = f"attack {objective.name}"
+    try:
+        value, gradient = objective.ascent(view, Aim(label, target))
+    except RuntimeError as error:
+        raise AssertionError(f"{name}: {error}") from error
     _must(value.shape == (len(x),), f"{name}: expected one value per image, got {value.shape}")
     _must(bool(gradient.isfinite().all()), f"{name}: the gradient is not finite")
     _must(bool((gradient != 0).any()), f"{name}: no gradient reaches the input")
@@ -106,7 +109,10 @@ def _check_words(model: SelectiveClassifier, x: Tensor) -> None:
 
 def _check_saving(model: SelectiveClassifier) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        model.save(folder)
+        try:
+            model.save(folder)
+        except TypeError as error:
+            raise AssertionError(f"saving: expected settings that fit JSON: {error}") from error
         config = json.loads((Path(folder) / CONFIG).read_text())
         loaded = load_rule(Path(folder), config["rule"])
         own = model.rule.modules()

@@ -338,3 +338,23 @@ def test_a_search_that_stops_below_half_a_grey_level_does_not_make_a_network_fra
     calibrated, record = calibrate(CPRWrapper(Line(), radius=0.1, steps=5), x, y, 0.01)
     assert calibrated.rule.radius < 0.5 / 255
     assert "grey level" not in record.note
+
+
+class Kinked(torch.nn.Module):
+    """A line whose gradient is NaN everywhere, though its outputs are finite."""
+
+    def forward(self, x):
+        zero = (x * 0).square().sqrt()
+        lead = (x - 0.5 + zero)[:, 0]
+        return torch.stack([-lead, lead], dim=1)
+
+
+def test_images_without_a_usable_gradient_are_noted_beside_the_rate():
+    x, y = at_distances(DISTANCES)
+    model = CPRWrapper(Kinked().eval(), radius=0.1)
+    with pytest.warns(UserWarning, match="CPR accepts them unchecked"):
+        model.predict(x)
+    with pytest.warns(UserWarning, match="CPR accepts them unchecked"):
+        _, record = calibrate(model, x, y, reject_rate=0.1)
+    assert "CPR accepts them unchecked" in record.note
+    assert record.num_rejected == 0

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cpr_wrap._registry import Registry
+from cpr_wrap.rules import RULES
 
 ROOT = Path(__file__).parent.parent
 
@@ -103,6 +104,7 @@ def test_the_command_line_knows_it(installed, tmp_path):
     assert {"entropy", "ensemble"} <= set(names["rules"])
     assert {"fog", "HEIA"} <= set(names["attacks"])
     assert "fog-only" in names["budgets"]
+    assert "twins" in names["sources"]
     assert "squares" in names["datasets"]
     made = json.loads((tmp_path / "run" / "result.json").read_text())
     assert made["settings"]["rule"]["settings"] == {"threshold": -0.5}
@@ -140,3 +142,54 @@ def test_a_plug_in_that_fails_is_named_and_the_rest_works(monkeypatch):
     with pytest.raises(LookupError, match=r"unknown thing .broken.\. Known: own"):
         things["broken"]
     assert asked == ["cpr_wrap.things"]
+
+
+def test_a_plug_in_that_leaves_the_program_is_named_too(monkeypatch):
+    class Leaving(_Point):
+        def load(self):
+            sys.exit(3)
+
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [Leaving()])
+    things: Registry[int] = Registry("thing", "cpr_wrap.things")
+    with pytest.warns(UserWarning, match="of somebody-else could not be loaded: SystemExit: 3"):
+        assert list(things) == []
+
+
+def test_a_plug_in_under_a_name_that_is_taken_is_named(monkeypatch):
+    class Taking(_Point):
+        name = "own"
+
+        def load(self):
+            return 2
+
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [Taking()])
+    things: Registry[int] = Registry("thing", "cpr_wrap.things")
+    things.register("own")(1)
+    with pytest.warns(UserWarning, match="thing 'own' is registered already"):
+        assert list(things) == ["own"]
+    assert things["own"] == 1
+
+
+def test_only_rules_enter_as_rules():
+    rules: Registry[object] = Registry("rule", "cpr_wrap.none", RULES._adopt)
+    with pytest.raises(TypeError, match="five: expected a class of RejectionRule, got 5"):
+        rules._adopt("five", 5)
+
+
+NETWORKS = """
+import cpr_wrap
+
+second = cpr_wrap.load_network("bundled:mnist-compact-trades").network
+model = cpr_wrap.load("twins:at", "ensemble", threshold=-0.2, second=second)
+assert model.companions["second"] is second
+try:
+    cpr_wrap.load("twins:at", "ensemble")
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_second_network_is_given_and_never_made_up(installed, tmp_path):
+    answer = run(installed, tmp_path, "-c", NETWORKS)
+    text = "rule 'ensemble' has networks of its own, second, whose weights are not known here"
+    assert answer.stdout.startswith(text), answer.stderr

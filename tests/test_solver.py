@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from hypothesis import given
@@ -320,3 +322,16 @@ def test_frozen_parameters_thaw_even_after_an_error():
 def test_bad_settings_are_named(change, error, text):
     with pytest.raises(error, match=text):
         PGD(**{"steps": 1, "step_size": 0.1, **change})
+
+
+def test_rows_whose_whole_gradient_is_no_number_are_told_of():
+    def value(z):
+        # Finite everywhere; at 0.5 its gradient is 0 · infinity.
+        return (z - 0.5).square().sqrt().flatten(1).sum(1)
+
+    with pytest.warns(UserWarning, match="CPR accepts them unchecked"):
+        end = climbed(value, line(0.5, 0.6), 0.1, 3, 0.05)
+    assert end.flatten().tolist() == pytest.approx([0.5, 0.7])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        climbed(value, torch.tensor([[0.5, 0.6]], dtype=torch.float64), 0.1, 3, 0.05)  # in part

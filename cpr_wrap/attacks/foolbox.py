@@ -251,7 +251,10 @@ class FoolboxAttack:
             if len(rows):
                 watch, target, criterion = self._target(model, points[rows], y[rows], norm)
                 given = {**self._epsilons(eps), **starts}
-                found, _, _ = self.attack(target, points[rows], criterion, **given)
+                try:
+                    found, _, _ = self.attack(target, points[rows], criterion, **given)
+                except ValueError as error:
+                    raise ValueError(f"{self.name}, goal {self.goal.value!r}: {error}") from error
                 points[rows] = watch.best_or(found.to(points.dtype))
         return points
 

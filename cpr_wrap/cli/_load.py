@@ -123,7 +123,7 @@ def _rule_settings(rule: str, options: ModelOptions, facts: ZooModel) -> dict[st
     names = ("radius", "steps", "step_size", "threshold")
     settings = {name: getattr(options, name) for name in names}
     settings = {name: value for name, value in settings.items() if value is not None}
-    known = {field.name for field in fields(kind)}
+    known = [field.name for field in fields(kind)]
     for name in settings:
         if name not in known:
             raise typer.BadParameter(f"rule {rule} takes no {name}; it takes {', '.join(known)}")

@@ -27,7 +27,7 @@ def rule_options(rule: type[RejectionRule], pairs: Sequence[str]) -> dict[str, A
     """
     from cpr_wrap._registry import near
 
-    hints = typing.get_type_hints(rule)
+    hints = typing.get_type_hints(rule) if pairs else {}
     known = [field.name for field in dataclasses.fields(rule)]
     settings: dict[str, Any] = {}
     for pair in pairs:
@@ -53,9 +53,10 @@ def _read(name: str, text: str, kind: Any) -> Any:
             return None
         return _read(name, text, next(c for c in choices if c is not type(None)))
     if origin is typing.Literal:
-        if text not in choices:
-            raise typer.BadParameter(f"{name}: expected one of {', '.join(choices)}, got {text!r}")
-        return text
+        known = {str(choice): choice for choice in choices}
+        if text not in known:
+            raise typer.BadParameter(f"{name}: expected one of {', '.join(known)}, got {text!r}")
+        return known[text]
     try:
         if kind is bool:
             return _WORDS[text.lower()]

@@ -16,6 +16,7 @@ class Kind(str, enum.Enum):
     """What there is to choose from."""
 
     models = "models"
+    sources = "sources"
     rules = "rules"
     attacks = "attacks"
     budgets = "budgets"
@@ -43,7 +44,7 @@ def list_names(
     like: Annotated[str | None, option("Only names that contain this.")] = None,
     common: Common,
 ) -> None:
-    """List models, rules, attacks, budgets, data sets or training recipes by name.
+    """List models, their sources, rules, attacks, budgets, data sets or training recipes by name.
 
     Nothing is computed: --device has no effect here.
 
@@ -90,6 +91,12 @@ def _bundled() -> dict[str, str]:
         rule = "" if facts.rule is None else f", rule {facts.rule.name}"
         found[facts.address] = f"{facts.dataset}{threat}{rule}"
     return found
+
+
+def _sources() -> dict[str, str]:
+    from cpr_wrap.zoo import ZOOS
+
+    return {name: _first_line(ZOOS[name]) for name in ZOOS}
 
 
 def _rules() -> dict[str, str]:
@@ -140,6 +147,7 @@ def _first_line(thing: object) -> str:
 
 
 _LISTS: dict[Kind, Callable[[], dict[str, str]]] = {
+    Kind.sources: _sources,
     Kind.rules: _rules,
     Kind.attacks: _attacks,
     Kind.budgets: _budgets,

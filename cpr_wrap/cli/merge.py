@@ -43,14 +43,12 @@ def merge(
     joined = merge_results(curves, eps=eps, names=names)
     if name is not None:
         joined = replace(joined, about=replace(joined.about, name=name))
-    before = min(curve.accuracy_at(0.0) for curve in curves)
+    alone = [curve.accuracy_at(0.0) for curve in curves if curve.eps <= joined.eps]
     folder = save_result(joined, out)
     if common.as_json:
         _show.print_json({"folder": folder, **joined.summary()})
         return
     _show.print_curve(joined)
-    typer.echo(
-        f"robustness at alpha 0: {_show.percent(joined.accuracy_at(0.0))}, the lowest of the runs "
-        f"alone {_show.percent(before)}"
-    )
+    lowest = f", the lowest of the runs alone {_show.percent(min(alone))}" if alone else ""
+    typer.echo(f"robustness at alpha 0: {_show.percent(joined.accuracy_at(0.0))}{lowest}")
     typer.echo(f"written to {folder}; next: cpr-wrap verify {folder}")

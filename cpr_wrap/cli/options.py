@@ -161,7 +161,7 @@ class ModelOptions:
     rule: Annotated[
         str | None,
         option(
-            "cpr, confidence, rcd, atrr, none, a plug-in's or module:Class; by default the "
+            "cpr, confidence, rcd, atrr, verified, none, a plug-in's or module:Class; by default the "
             "model's own.",
             panel=MODEL,
         ),

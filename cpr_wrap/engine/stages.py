@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -66,12 +66,6 @@ def run_stage(
     while run.advance():
         if after_tick is not None:
             after_tick(run)
-
-
-def run_stages(block: Block, stages: Iterable[Stage], seed: int) -> None:
-    """Do several stages one after the other."""
-    for stage in stages:
-        run_stage(block, stage, seed)
 
 
 def _begin(block: Block, stage: Stage | GivenPoints, seed: int) -> StageRun:
@@ -228,17 +222,13 @@ def _check_proposals(name: str, points: object, x: Tensor) -> None:
         raise TypeError(
             f"attack {name!r}: expected a tensor of points, got {type(points).__name__}"
         )
-    _check_shape(name, points, x)
-    if not bool(points.isfinite().all()):
-        raise ValueError(f"attack {name!r}: expected finite points, got NaN or infinity")
-
-
-def _check_shape(name: str, points: Tensor, x: Tensor) -> None:
     if points.shape != x.shape:
         raise ValueError(
             f"attack {name!r}: expected one point for each image, shape {tuple(x.shape)}, "
             f"got shape {tuple(points.shape)}"
         )
+    if not bool(points.isfinite().all()):
+        raise ValueError(f"attack {name!r}: expected finite points, got NaN or infinity")
 
 
 class _GivenRun(StageRun):
@@ -258,7 +248,6 @@ class _GivenRun(StageRun):
         if len(image) == 0:
             return False
         points = self.stage.points[self.number[turn]].to(block.x)
-        _check_shape(self.stage.name, points, block.x[image])
         origin = Origin(attack=self.stage.name, run=self.stage.source)
         block.consider(image, points, self.stage.goal, block.eps, origin)
         self.done += len(image)

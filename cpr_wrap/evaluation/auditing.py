@@ -46,8 +46,8 @@ def audit(
     curve: RobustnessCurve,
     *,
     seed: int = 0,
-    images: int = _FEW,
-    black_box_images: int = 30,
+    num: int = _FEW,
+    black_box_num: int = 30,
 ) -> tuple[Check, ...]:
     """Ask whether a curve can be believed.
 
@@ -55,28 +55,28 @@ def audit(
         model: The selective classifier.
         curve: Its curve, with points.
         seed: Of random starts.
-        images: How many images the searches of the audit use.
-        black_box_images: How many images the black-box attack uses.
+        num: How many images the searches of the audit use.
+        black_box_num: How many images the black-box attack uses.
     """
     if curve.points is None:
         raise ValueError("expected a curve with its points, got one without")
     device = network_device(model.base)
     x, y = curve.points.clean.to(device), curve.records.label.to(device)
     everyone = _Few(model, x, y, torch.arange(len(x)), curve.eps, curve, seed)
-    first = everyone.take(everyone.rows[:images])
+    first = everyone.take(everyone.rows[:num])
     left = everyone.take((~curve.records.outer_broken).nonzero().flatten())
     fresh = _fresh_donors(model, x, y)
     return (
         _recorded_points_hold(model, curve),
-        _nothing_new(left.first(images), _RESTARTS, unused_restarts(model.rule), fresh),
-        _nothing_new(left.first(images), _PATCHES, [PastedPatches(fresh)], fresh),
-        _black_box(left.first(black_box_images)),
+        _nothing_new(left.first(num), _RESTARTS, unused_restarts(model.rule), fresh),
+        _nothing_new(left.first(num), _PATCHES, [PastedPatches(fresh)], fresh),
+        _black_box(left.first(black_box_num)),
         _larger_eps(first),
         _smaller_radii(first, fresh),
         _everything_breaks(first, fresh),
         _gradients(model, first.x, curve),
         _planted(first),
-        _still_to_find(everyone.take(_spread_out(len(x), 2 * images)), fresh),
+        _still_to_find(everyone.take(_spread_out(len(x), 2 * num)), fresh),
     )
 
 

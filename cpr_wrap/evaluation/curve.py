@@ -20,6 +20,7 @@ from cpr_wrap._address import find
 from cpr_wrap._checks import check_eval_mode, check_number, check_seed
 from cpr_wrap.attacks.adaptive import Stage, as_stage
 from cpr_wrap.attacks.ensemble import BUDGETS, Budget
+from cpr_wrap.attacks.given import GivenPoints
 from cpr_wrap.engine import ranks
 from cpr_wrap.engine.evaluate import Work, evaluate_block, stage_costs
 from cpr_wrap.engine.images import Images, ImageSource, source_of, split
@@ -137,8 +138,7 @@ def robustness_curve(
     check_eval_mode(model)
     plan = find_budget(budget)
     given = () if points is None else (given_points(points),)
-    if given and not bool(torch.isin(given[0].index, source.index).any()):
-        warnings.warn("points: none of them belongs to an image of this evaluation", stacklevel=2)
+    strangers = _check_given(given[0], source, sample) if given else ()
     work = Work(
         model=model,
         stages=(*given, *plan.stages(model.rule, eps), *_stages(extras)),
@@ -150,7 +150,7 @@ def robustness_curve(
     )
     size = _size(block_size, "block_size") or _block_size(len(source))
     with count_passes() as spent:
-        notes = preflight(model, sample.x)
+        notes = (*strangers, *preflight(model, sample.x))
         num_classes = _num_classes(model, sample)
         source = source.with_classes(num_classes)
         work = replace(work, donors=choose_donors(donors, model, work.stages, source, num_classes))
@@ -180,6 +180,22 @@ def robustness_curve(
         certificate=proven,
     )
     return replace(curve, coverage=coverage_of(model, curve))
+
+
+def _check_given(given: GivenPoints, source: ImageSource, sample: Images) -> tuple[str, ...]:
+    """Refuse points of another shape; note how many are about other images."""
+    shape = tuple(sample.x.shape[1:])
+    if len(given.points) and tuple(given.points.shape[1:]) != shape:
+        raise ValueError(
+            f"points: expected points of the images' shape {shape}, got "
+            f"{tuple(given.points.shape[1:])}"
+        )
+    strange = int((~torch.isin(given.index, source.index)).sum())
+    if not strange:
+        return ()
+    note = f"points: {strange} of {len(given.index)} belong to no image of this evaluation"
+    warnings.warn(note, stacklevel=3)
+    return (note,)
 
 
 def find_budget(budget: str | Budget) -> Budget:

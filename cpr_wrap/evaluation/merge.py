@@ -50,6 +50,7 @@ def merge_results(
         rejected_radius=distance["rejected"],
         rejected_by=_by(curves, picked["rejected"], "rejected_by"),
         boundary_distance=torch.minimum(distance["boundary"], distance["outer"]),
+        depth=_depth(curves, wanted),
     )
     settings = head.settings
     assert settings is not None
@@ -58,7 +59,7 @@ def merge_results(
         records,
         alphas=head.alphas,
         points=_points(curves, picked, head),
-        origins=_origins(curves, picked, called),
+        origins=_origins(curves, picked, called, wanted),
         passes=costs,
         settings=replace(
             settings,
@@ -111,6 +112,13 @@ def _nearest(curves: Sequence[RobustnessCurve], kind: str, eps: float) -> _Picke
     return least.values, least.indices.tolist()
 
 
+def _depth(curves: Sequence[RobustnessCurve], eps: float) -> Tensor | None:
+    """The deepest mistakes `(N,)` of runs whose points all lie within eps."""
+    inside = [curve.records.depth for curve in curves if curve.eps <= eps]
+    measured = [depth for depth in inside if depth is not None]
+    return torch.stack(measured).amax(dim=0) if measured else None
+
+
 def _by(curves: Sequence[RobustnessCurve], picked: _Picked, field: str) -> tuple[str, ...]:
     distance, source = picked
     return tuple(
@@ -135,7 +143,10 @@ def _points(
 
 
 def _origins(
-    curves: Sequence[RobustnessCurve], picked: dict[str, _Picked], names: Sequence[str]
+    curves: Sequence[RobustnessCurve],
+    picked: dict[str, _Picked],
+    names: Sequence[str],
+    eps: float,
 ) -> tuple[Origins, ...]:
     def origin(kind: str, row: int) -> Origin | None:
         distance, source = picked[kind]
@@ -143,9 +154,10 @@ def _origins(
         if not bool(distance[row].isfinite()) or not curve.origins:
             return None
         found: Origin | None = getattr(curve.origins[row], kind)
-        if found is None or found.run:
-            return found
-        return replace(found, run=names[source[row]])
+        if found is None:
+            return None
+        run = found.run or names[source[row]]
+        return replace(found, run=run, alpha=found.alpha * curve.eps / eps)
 
     count = len(curves[0].records)
     return tuple(

@@ -38,22 +38,30 @@ def _of_file(path: Path) -> GivenPoints:
         return _of_curve(load_result(path), path.name)
     if not path.exists():
         raise FileNotFoundError(f"points: {path} does not exist")
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as data:
-            held = {name: torch.from_numpy(data[name]) for name in data.files}
-    elif path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        held = load_file(path)
-    else:
+    if path.suffix not in (".npz", ".safetensors"):
         raise ValueError(
             f"points: expected a .npz or .safetensors file or a result folder, got {path}"
         )
+    try:
+        held = _read(path)
+    except Exception as error:
+        raise ValueError(
+            f"points: {path} is damaged, or holds something else than arrays of numbers: {error}"
+        ) from error
     if not {"index", "points"} <= set(held):
         raise ValueError(
             f"points: expected arrays 'index' and 'points' in {path}, got {', '.join(held)}"
         )
     return _checked(held["index"], held["points"], path.name)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as data:
+            return {name: torch.from_numpy(data[name]) for name in data.files}
+    from safetensors.torch import load_file
+
+    return load_file(path)
 
 
 def _of_curve(curve: RobustnessCurve, source: str) -> GivenPoints:

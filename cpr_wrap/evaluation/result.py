@@ -281,13 +281,22 @@ def read_file(folder: str | Path) -> ResultFile:
     """The content of a folder's `result.json`, checked."""
     file, plain = Path(folder) / RESULT, read_json(folder)
     if plain.get("schema") != SCHEMA:
-        version = plain.get("versions", {}).get("cpr_wrap", "another version")
+        version = _version(plain)
         raise ValueError(
             f"{file}: expected schema {SCHEMA}, got {plain.get('schema')!r}, written by cpr-wrap "
             f"{version}; evaluate again, or read it with that version"
         )
     content: ResultFile = from_plain(ResultFile, plain, file)
     return content
+
+
+def _version(plain: dict[str, Any]) -> str:
+    """The version that wrote a file of any schema, as far as it can be told."""
+    for holder in (plain, plain.get("provenance")):
+        versions = holder.get("versions") if isinstance(holder, dict) else None
+        if isinstance(versions, dict) and "cpr_wrap" in versions:
+            return str(versions["cpr_wrap"])
+    return "of another version"
 
 
 def foreign_files(folder: str | Path, content: ResultFile) -> Iterator[str]:

@@ -75,6 +75,14 @@ class AcceptAll(RejectionRule):
     outer = (confident_mistake,)
     can_reject = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.threshold > 0:
+            raise ValueError(
+                f"threshold: rule {self.name!r} never rejects, so it takes none, got "
+                f"{self.threshold:g}"
+            )
+
     def score(self, view: View) -> Tensor:
         """Zero, which is the threshold."""
         return view.outputs.new_zeros(len(view.outputs))

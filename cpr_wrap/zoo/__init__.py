@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from cpr_wrap import rules  # noqa: F401  (enters the rules that addresses and callers name)
 from cpr_wrap.rule import DEFAULT_RULE, find_rule, make_rule
@@ -140,7 +141,16 @@ def wrap(
 def _named(rule: str | RejectionRule | None, settings: Mapping[str, Any]) -> RejectionRule | None:
     """The rule a caller asked for, or None if the model's own is wanted."""
     if isinstance(rule, str):
-        return make_rule(find_rule(rule).name, settings)
+        own = {key: value for key, value in settings.items() if isinstance(value, nn.Module)}
+        plain = {key: value for key, value in settings.items() if key not in own}
+        made = make_rule(find_rule(rule).name, plain, own or None)
+        missing = sorted(set(made.modules()) - set(own))
+        if missing:
+            raise ValueError(
+                f"rule {made.name!r} has networks of its own, {', '.join(missing)}, whose weights "
+                "are not known here; pass them, make the rule yourself, or load a saved model"
+            )
+        return made
     if rule is not None and settings:
         raise TypeError(
             f"rule: expected a rule's name beside the settings {', '.join(settings)}, got a rule, "

@@ -317,3 +317,14 @@ def test_inputs_are_checked():
         run(attack, model, x, y[:1])
     with pytest.raises(LookupError, match="unknown threat model 'L7'"):
         attack.perturb(model, x, y, 0.1, norm="L7", seed=0, index=torch.arange(2))
+
+
+def test_an_attack_that_cannot_aim_at_the_goal_is_named():
+    model = SelectiveClassifier(Curved(outputs=CLASSES), Confidence(threshold=0.1))
+    attack = FoolboxAttack(attacks.FGSM(), goal=REJECTED)
+    x = pixels(2)
+    text = "Foolbox LinfFastGradientAttack, goal 'rejected': unsupported criterion"
+    with pytest.raises(ValueError, match=text):
+        attack.perturb(
+            model, x, model(x).predicted, 0.1, norm="Linf", seed=0, index=torch.arange(2)
+        )

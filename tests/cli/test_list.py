@@ -11,9 +11,16 @@ from cpr_wrap.attacks.ensemble import BUDGETS
 from cpr_wrap.data import DATASETS
 from cpr_wrap.rules import RULES
 from cpr_wrap.training import RECIPES
+from cpr_wrap.zoo import ZOOS
 from cpr_wrap.zoo.bundled import bundled_names
 
-_REGISTRIES = {"rules": RULES, "budgets": BUDGETS, "datasets": DATASETS, "recipes": RECIPES}
+_REGISTRIES = {
+    "sources": ZOOS,
+    "rules": RULES,
+    "budgets": BUDGETS,
+    "datasets": DATASETS,
+    "recipes": RECIPES,
+}
 
 
 @pytest.mark.parametrize("kind", _REGISTRIES)
@@ -32,7 +39,8 @@ def test_bundled_models(type_command):
 
 def test_everything_at_once(type_command):
     listed = json.loads(type_command("list", "--json").stdout)
-    assert list(listed) == ["models", "rules", "attacks", "budgets", "datasets", "recipes"]
+    kinds = ["models", "sources", "rules", "attacks", "budgets", "datasets", "recipes"]
+    assert list(listed) == kinds
 
 
 def test_lines_for_people(type_command):

@@ -54,6 +54,9 @@ def test_runs_are_merged_and_a_smaller_eps_hands_its_points_on(
     assert torch.equal(both.records.rejected_radius, least)
     assert both.provenance.merged == ("small", "larger")
     assert type_command("verify", "both").exit_code == 0
+    assert "the lowest of the runs alone" in answer.stdout
+    least = type_command("merge", result, "larger", "--out", "least", "--eps", "0.01")
+    assert "the lowest of the runs alone" not in least.stdout  # none was run within it
 
 
 def test_runs_of_one_name_are_told_apart(result, type_command, tmp_path):

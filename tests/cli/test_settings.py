@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
 import pytest
 from typer import BadParameter
 
 from cpr_wrap.cli._settings import rule_options
 from cpr_wrap.rules import Confidence, Consistency
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @pytest.mark.parametrize(
@@ -40,3 +46,23 @@ def test_what_cannot_be_read_is_said(rule, pair, text):
     with pytest.raises(BadParameter) as caught:
         rule_options(rule, [pair])
     assert text in str(caught.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(Confidence):
+    bits: Literal[4, 8] = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hidden(Confidence):
+    second: nn.Module | None = None
+
+
+def test_choices_need_not_be_words():
+    assert rule_options(Counted, ["bits=4"]) == {"bits": 4}
+    with pytest.raises(BadParameter, match="bits: expected one of 4, 8, got '5'"):
+        rule_options(Counted, ["bits=5"])
+
+
+def test_types_are_read_only_where_something_is_set():
+    assert rule_options(Hidden, []) == {}

@@ -76,7 +76,7 @@ def grey(count):
 
 def test_an_audit_passes_on_an_honest_evaluation(standard):
     model, _, _, curve = standard
-    checks = audit(model, curve, images=3, black_box_images=3)
+    checks = audit(model, curve, num=3, black_box_num=3)
     failed = [check for check in checks if check.passed is False]
     # Linf Square needs images of two axes and gets 2 x 2 pixels; the rest is the usual thing.
     assert not failed, failed
@@ -89,12 +89,12 @@ def test_an_audit_fails_where_points_are_made_up_or_attacks_were_left_out(evalua
     model, x, y, curve = evaluated
     broken = (curve.records.outer_distance > 0) & curve.records.outer_broken
     row = int(broken.nonzero()[0])
-    checks = audit(model, tampered(curve, "outer", row, x[row]), images=1, black_box_images=1)
+    checks = audit(model, tampered(curve, "outer", row, x[row]), num=1, black_box_num=1)
     assert checks[0].passed is False
     assert "do not hold" in checks[0].detail
 
     lazy = robustness_curve(model, x, y, 0.1, budget=Nothing())
-    verdicts = {c.name: c for c in audit(model, lazy, images=3, black_box_images=1)}
+    verdicts = {c.name: c for c in audit(model, lazy, num=3, black_box_num=1)}
     weak = [c for c in verdicts.values() if "the run searched too little" in c.detail]
     assert weak
     assert all(c.passed is False for c in weak)
@@ -127,7 +127,7 @@ def test_where_everything_is_broken_a_search_says_nothing():
     model = SelectiveClassifier(Pixels(), AcceptAll())
     curve = robustness_curve(model, x, y, 0.1, budget="quick")
     assert curve.records.outer_broken.all()
-    verdicts = {c.name: c for c in audit(model, curve, images=2)}
+    verdicts = {c.name: c for c in audit(model, curve, num=2)}
     for name in (AUDIT._RESTARTS, AUDIT._PATCHES):
         assert verdicts[name].passed is None
         assert verdicts[name].detail == "every image was broken already"
@@ -219,7 +219,7 @@ def test_plants_that_random_points_find_prove_nothing(evaluated, monkeypatch):
     for by_chance, expected in ((1, True), (3, None)):
         easy = Planted(planted=4, found=4, by_chance=by_chance)
         monkeypatch.setattr(AUDIT, "plant", lambda *_, easy=easy, **__: easy)
-        check = audit(model, curve, images=1, black_box_images=1)[-2]
+        check = audit(model, curve, num=1, black_box_num=1)[-2]
         assert check.passed is expected
         assert ("too easy to tell" in check.detail) is (expected is None)
 

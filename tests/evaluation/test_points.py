@@ -52,9 +52,10 @@ def test_points_that_hold_nothing_change_nothing(runs):
     index = torch.arange(len(x))
     curve = robustness_curve(model, x, y, EPS, budget=Nothing(), points=(index, x))
     assert curve.records == bare.records
-    with pytest.warns(UserWarning, match="points: none of them belongs to an image"):
+    with pytest.warns(UserWarning, match=f"points: {len(x)} of {len(x)} belong to no image"):
         beyond = robustness_curve(model, x, y, EPS, budget=Nothing(), points=(index + 1000, 1 - x))
     assert beyond.records == bare.records
+    assert any("belong to no image" in note for note in beyond.provenance.notes)
 
 
 @pytest.mark.parametrize(
@@ -63,16 +64,21 @@ def test_points_that_hold_nothing_change_nothing(runs):
         ((torch.zeros(2), torch.zeros(2, 1)), ValueError, "points: expected whole image numbers"),
         ((torch.arange(2), torch.zeros(3, 1)), ValueError, "expected one image number per point"),
         ((torch.arange(1), torch.full((1, 1), 3.0)), ValueError, r"points: expected pixels in"),
-        ((torch.arange(1), torch.zeros(1, 9)), ValueError, "expected one point for each image"),
+        ((torch.arange(1), torch.zeros(1, 9)), ValueError, "points: expected points of the images' shape"),
         ([1, 2, 3], TypeError, "points: expected image numbers and points, a curve"),
         ("nowhere.npz", FileNotFoundError, "points: nowhere.npz does not exist"),
         ("points.txt", ValueError, r"expected a .npz or .safetensors file"),
+        ("text.npz", ValueError, "points: text.npz is damaged, or holds something else"),
+        ("bad.safetensors", ValueError, "points: bad.safetensors is damaged"),
+        ("words.npz", ValueError, "points: words.npz is damaged, or holds something else"),
         ("other.npz", ValueError, "expected arrays 'index' and 'points' in other.npz, got images"),
     ],
 )
 def test_points_that_cannot_be_read_are_refused(runs, given, error, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "points.txt").touch()
+    for name in ("points.txt", "text.npz", "bad.safetensors"):
+        (tmp_path / name).write_text("no numbers")
+    np.savez(tmp_path / "words.npz", index=np.array(["first"]), points=np.zeros((1, 4)))
     np.savez(tmp_path / "other.npz", images=np.zeros(3))
     model, x, y, strong, _ = runs
     with pytest.raises(error, match=text):
@@ -115,6 +121,26 @@ def test_a_smaller_eps_hands_its_points_on(runs):
     assert verify_curve(model, merged).holds
     back = merge_results([lazy, strong], eps=0.05)
     assert (back.records.outer_distance[back.records.outer_broken] <= 0.05).all()
+
+
+def test_a_merged_run_measures_its_origins_in_its_own_eps(runs):
+    model, x, y, strong, _ = runs
+    lazy = robustness_curve(model, x, y, 2 * EPS, budget=Nothing())
+    merged = merge_results([lazy, strong])
+    row = int((strong.records.outer_broken & (strong.records.outer_distance > 0)).int().argmax())
+    before, after = strong.origins[row].outer, merged.origins[row].outer
+    assert after.alpha == pytest.approx(before.alpha / 2)
+
+
+def test_a_merged_run_has_the_deepest_mistakes_of_those_within_its_eps(runs):
+    _, _, _, strong, bare = runs
+    records = [
+        replace(run.records, depth=torch.full_like(run.records.rejected_radius, depth))
+        for run, depth in ((bare, 0.1), (strong, 0.2))
+    ]
+    curves = [replace(run, records=r) for run, r in zip((bare, strong), records, strict=True)]
+    assert (merge_results(curves).records.depth == 0.2).all()
+    assert merge_results(curves, eps=EPS / 2).records.depth is None
 
 
 def test_what_is_not_the_same_is_not_merged(runs):

@@ -73,6 +73,11 @@ def test_damaged_or_missing_results_are_refused(evaluated, tmp_path):
     file.write_text(json.dumps(old))
     with pytest.raises(ValueError, match=r"got 1, written by cpr-wrap 0\.1\.0; evaluate again"):
         load_result(folder)
+    for versions, told in (({"cpr_wrap": "0.9"}, "0.9"), ("0.9", "of another version")):
+        later = {"schema": 3, "provenance": {"versions": versions}}
+        file.write_text(json.dumps(later))
+        with pytest.raises(ValueError, match=f"got 3, written by cpr-wrap {told}; evaluate"):
+            load_result(folder)
     file.write_text(json.dumps({**json.loads(text), "images": "many"}))
     with pytest.raises(ValueError, match=r"result.json is damaged: images: "):
         load_result(folder)

@@ -69,7 +69,7 @@ def test_it_is_used_like_our_own(half, budget, tmp_path):
     same = robustness_curve(model, x, y, 0.2, norm=half, budget=budget)
     assert same.records == curve.records
     if budget == "quick":
-        audit(model, curve, images=1, black_box_images=1)
+        audit(model, curve, num=1, black_box_num=1)
 
 
 def test_a_threat_model_that_its_name_does_not_find_is_refused(half):

@@ -46,3 +46,46 @@ def test_such_a_rule_is_judged_attacked_and_verified(flat, budget):
     check = verify_curve(model, curve)
     assert check.holds, check.problems
     assert curve.error_at(1.0) > curve.error_at(0.0)
+
+
+@pytest.fixture
+def rule_of():
+    """Registers a rule that scores by a function of a view."""
+
+    def make(function, **settings):
+        @register_rule("odd")
+        @dataclass(frozen=True, kw_only=True)
+        class Odd(RejectionRule):
+            inner = (low_score,)
+            outer = (scored_mistake,)
+            note: object = None
+
+            def score(self, view):
+                return function(view)
+
+        return Odd(**settings)
+
+    yield make
+    del RULES._entries["odd"]
+
+
+@pytest.mark.parametrize(
+    "score",
+    [lambda view: view.logits.detach().amax(1), lambda view: (view.logits.amax(1) > 0).double()],
+    ids=["detached", "a step"],
+)
+def test_a_score_without_gradient_is_named(rule_of, score):
+    network, x = Curved(outputs=4), pixels(3)
+    rule = rule_of(score, threshold=-9.0)
+    text = "attack SCORED-MISTAKE: objective 'SCORED-MISTAKE' cannot be climbed"
+    with pytest.raises(AssertionError, match=text):
+        check_rule(rule, network, x)
+    model = SelectiveClassifier(network, rule)
+    with pytest.raises(RuntimeError, match="no gradient reaches the input: what it reads was"):
+        robustness_curve(model, x, model(x).predicted, 0.001, budget="quick")
+
+
+def test_settings_that_cannot_be_saved_are_named(rule_of):
+    rule = rule_of(lambda view: view.logits.amax(1), note={1, 2})
+    with pytest.raises(AssertionError, match="saving: expected settings that fit JSON"):
+        check_rule(rule, Curved(outputs=4), pixels(3))

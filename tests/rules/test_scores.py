@@ -58,6 +58,8 @@ def test_accept_all():
     selection = ask(logs([0.4, 0.6], [0.5, 0.5]), AcceptAll())
     assert selection.accepted.all()
     assert selection.labels.tolist() == [1, 0]
+    with pytest.raises(ValueError, match="rule 'none' never rejects, so it takes none, got 0.5"):
+        AcceptAll(threshold=0.5)
 
 
 def test_reject_class():

@@ -161,8 +161,8 @@ class ModelOptions:
     rule: Annotated[
         str | None,
         option(
-            "cpr, confidence, rcd, atrr, verified, none, a plug-in's or module:Class; by default the "
-            "model's own.",
+            "cpr, confidence, rcd, atrr, verified, none, a plug-in's or module:Class; by default "
+            "the model's own.",
             panel=MODEL,
         ),
     ] = None

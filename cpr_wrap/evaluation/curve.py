@@ -191,9 +191,10 @@ def _check_given(given: GivenPoints, source: ImageSource, sample: Images) -> tup
             f"{tuple(given.points.shape[1:])}"
         )
     strange = int((~torch.isin(given.index, source.index)).sum())
-    if not strange:
+    if len(given.index) and not strange:
         return ()
     note = f"points: {strange} of {len(given.index)} belong to no image of this evaluation"
+    note = note if len(given.index) else "points: none are given"
     warnings.warn(note, stacklevel=3)
     return (note,)
 

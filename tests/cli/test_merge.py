@@ -36,7 +36,7 @@ def test_a_file_without_points_is_said(saved, type_command, tmp_path):
     words = ["--eps", "0.05", "--budget", "quick", "--points", "none.npz", "--store", "store"]
     answer = type_command(*curve_words(saved, *words))
     assert answer.exit_code == 0, answer.output
-    assert "points: none of them belongs to an image" in answer.stderr
+    assert "points: none are given" in answer.stderr
 
 
 def test_runs_are_merged_and_a_smaller_eps_hands_its_points_on(

@@ -64,7 +64,11 @@ def test_points_that_hold_nothing_change_nothing(runs):
         ((torch.zeros(2), torch.zeros(2, 1)), ValueError, "points: expected whole image numbers"),
         ((torch.arange(2), torch.zeros(3, 1)), ValueError, "expected one image number per point"),
         ((torch.arange(1), torch.full((1, 1), 3.0)), ValueError, r"points: expected pixels in"),
-        ((torch.arange(1), torch.zeros(1, 9)), ValueError, "points: expected points of the images' shape"),
+        (
+            (torch.arange(1), torch.zeros(1, 9)),
+            ValueError,
+            "points: expected points of the images' shape",
+        ),
         ([1, 2, 3], TypeError, "points: expected image numbers and points, a curve"),
         ("nowhere.npz", FileNotFoundError, "points: nowhere.npz does not exist"),
         ("points.txt", ValueError, r"expected a .npz or .safetensors file"),

@@ -32,13 +32,13 @@ def test_a_budget_keeps_its_cap_on_images_that_survive(rule, budget, most):
     data = load_data("mnist", "robust", num=200)
     plan = BUDGETS[budget].stages(model.rule, eps)
     share = next(stage.sample for stage in plan if MORE_EFFORT in stage.name)
-    # One image that gets more effort, and two that do not.
+    # The first image that gets more effort and the first that does not; neither can be broken.
     chosen = sampled(data.indices, share)
-    rows = [int(chosen.int().argmax()), *(~chosen).nonzero().flatten()[:2].tolist()]
+    rows = [int(chosen.int().argmax()), int((~chosen).int().argmax())]
     found = robustness_curve(
         model, data.images[rows], data.labels[rows], eps, budget=budget, indices=data.indices[rows]
     )
-    assert not found.records.outer_broken.all()
+    assert not found.records.outer_broken.any()
     effort = sum(stage.passes for stage in found.passes if MORE_EFFORT in stage.attack)
     before = sum(stage.passes for stage in found.passes if stage.attack == "preflight")
     rest = sum(stage.passes for stage in found.passes) - effort - before

@@ -38,14 +38,14 @@ def leads(
     num_classes: int | None = None,
     margin: float = 1.0,
 ) -> Tensor:
-    """Lower bounds of how far a class leads each other one, in the whole ball.
+    """Lower bounds on the margins of a class over every other class, in the whole ball.
 
     Args:
-        network: In eval mode; takes pixels.
-        x: Centres `(N, ...)` in [0, 1]. A gradient flows through them if they ask for one.
+        network: Network on pixels, in eval mode.
+        x: Centres `(N, ...)` in [0, 1]. Differentiable if they require a gradient.
         label: The classes `(N,)`.
         radius: Linf radius of the balls, or one per row `(N,)`.
-        num_classes: k, where the network has more outputs than classes.
+        num_classes: k, if the network has more outputs than classes.
         margin: How many rounding margins to add.
 
     Returns:
@@ -101,6 +101,6 @@ def proven_lead(
     num_classes: int | None = None,
     margin: float = 1.0,
 ) -> Tensor:
-    """The smallest of `leads` `(N,)`: above 0, the class is proven to win in the whole ball."""
+    """The smallest margin `(N,)`, see `leads`; above 0, the class is proven in the whole ball."""
     found = leads(network, x, label, radius, num_classes=num_classes, margin=margin)
     return found.amin(dim=1)

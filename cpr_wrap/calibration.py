@@ -224,7 +224,7 @@ class _Search:
         tied = int((ascending == cut.threshold).sum())
         note = (
             f"{tied} correctly classified images share the score {cut.threshold:g}, and rejecting "
-            "them too would reject more than asked"
+            "them too would reject more than requested"
         )
         return _Found(cut, accepted, note)
 
@@ -236,7 +236,7 @@ class _Search:
         suspects = self._rejected(accepted)
         if len(suspects) <= self.wanted:
             note = (
-                f"even {name} {value:g}, the largest there is, rejects {len(suspects)} of "
+                f"even {name} {value:g}, the largest possible, rejects {len(suspects)} of "
                 f"{self.num_correct}; {how.advice}"
             )
             return _Found(rule, accepted, note if len(suspects) < self.wanted else "")
@@ -253,7 +253,7 @@ class _Search:
         if len(rejected) < self.wanted:
             note = f"just above {name} {value:g} several images are rejected at once"
         if len(rejected) > self.wanted:
-            note = f"no {name} tried down to {value:g} rejects as few as asked"
+            note = f"no {name} tried down to {value:g} rejects as few as requested"
         return _Found(rule, accepted, "; ".join(filter(None, [note, self._fragile(rule, how)])))
 
     def _fragile(self, rule: RejectionRule, how: BySearch) -> str:
@@ -267,9 +267,8 @@ class _Search:
             return ""  # the search stopped at a smaller radius that does as asked
         return (
             f"radius {rule.reach:.2g} is below half a grey level ({half:.2g}), where {rule.name} "
-            f"rejects {there} of {self.num_correct} right answers ({there / self.num_correct:.0%}):"
-            " a network this fragile needs training for robustness before it can use a radius "
-            "that matters"
+            f"rejects {there} of {self.num_correct} right answers ({there / self.num_correct:.0%})."
+            " The network needs robust training before a radius of practical use is possible"
         )
 
     def _rejected(self, accepted: Tensor) -> Tensor:

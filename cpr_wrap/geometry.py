@@ -1,8 +1,8 @@
-"""Threat models: which perturbations are allowed, how large they are, and how to move inside.
+"""Threat models: which perturbations are allowed, how to measure them, and how to project.
 
-A threat model is a set of perturbations that is scaled by a radius. Its size of a perturbation is a
-*gauge*: how much the set must be scaled to reach it. `Linf` and `L2` are registered; another one is
-a subclass of `ThreatModel` and a line `THREATS.register("name")(MyModel())`.
+A threat model is a set of perturbations, scaled by a radius. The size of a perturbation is its
+*gauge*: the smallest radius at which the set contains it. `Linf` and `L2` are registered. To add
+your own, write a subclass of `ThreatModel` and call `THREATS.register("name")(MyModel())`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ THREATS: Registry[ThreatModel] = Registry("threat model")
 
 
 def threat(norm: str | ThreatModel) -> ThreatModel:
-    """The threat model of a name, `Linf` or `L2` in any case; a registered one stays as it is."""
+    """Find a threat model by name, e.g. `Linf` or `l2`; a registered one is returned unchanged."""
     if isinstance(norm, ThreatModel):
         known: object = THREATS.get(norm.name)
         if known is not norm:
@@ -46,15 +46,15 @@ def per_row(value: float | Tensor, x: Tensor) -> Tensor:
 
 
 def wide(x: Tensor) -> torch.dtype:
-    """The type that distances are measured in: float64 where the device has it."""
+    """The type in which distances are measured: float64 if the device supports it."""
     return torch.float32 if x.device.type == "mps" else torch.float64
 
 
 class ThreatModel(ABC):
-    """All points of [0, 1] whose perturbation of an image has at most some gauge.
+    """The points of [0, 1] whose distance from an image, by a gauge, is at most a radius.
 
-    None of these functions is meant to be differentiated through: projecting inside a graph would
-    bring in the gradient of clamp, which is zero on its bounds.
+    None of these functions should be differentiated: projecting inside a graph would introduce the
+    gradient of clamp, which is zero on its bounds.
     """
 
     name: ClassVar[str]
@@ -65,7 +65,7 @@ class ThreatModel(ABC):
 
     @abstractmethod
     def steepest(self, gradient: Tensor) -> Tensor:
-        """The step of gauge 1 along which a linear function rises most; 0 where it is flat."""
+        """The step of gauge 1 along which a linear function rises most; 0 if it is flat."""
 
     @abstractmethod
     def _into(self, z: Tensor, x: Tensor, radius: Tensor) -> Tensor:

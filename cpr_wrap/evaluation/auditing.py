@@ -1,4 +1,4 @@
-"""Is the evaluation itself believable? Checks that would show a broken or too weak attack."""
+"""Can an evaluation be trusted? Checks that reveal broken or weak attacks."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def audit(
     images: int = _FEW,
     black_box_images: int = 30,
 ) -> tuple[Check, ...]:
-    """Ask whether a curve can be believed.
+    """Check whether the evaluation behind a curve was strong enough.
 
     Args:
         model: The selective classifier.
         curve: Its curve, with points.
-        seed: Of random starts.
-        images: How many images the searches of the audit use.
-        black_box_images: How many images the black-box attack uses.
+        seed: Seed of random starts.
+        images: Number of images for the searches of the audit.
+        black_box_images: Number of images for the black-box attack.
     """
     if curve.points is None:
         raise ValueError("expected a curve with its points, got one without")

@@ -20,7 +20,7 @@ class Results:
     """Result folders that were found, without their points.
 
     Attributes:
-        folders: Where each is.
+        folders: The folders.
         curves: Their curves, in the same order.
     """
 
@@ -34,7 +34,7 @@ class Results:
         return iter(self.curves)
 
     def rows(self, losses: Sequence[LossLike] = PAPER_LOSSES) -> list[dict[str, Any]]:
-        """One row of plain values a run; docs/results.md describes the columns."""
+        """One row of plain values per run; docs/results.md describes the columns."""
         return [
             {**tidy_row(curve, losses), "folder": str(folder)}
             for folder, curve in zip(self.folders, self.curves, strict=True)

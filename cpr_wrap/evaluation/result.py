@@ -171,7 +171,7 @@ def save_result(curve: RobustnessCurve, folder: str | Path) -> Path:
 
     Args:
         curve: The curve, as `robustness_curve` gives it.
-        folder: Made if it does not exist.
+        folder: Created if it does not exist.
 
     Returns:
         The folder.
@@ -222,12 +222,12 @@ def save_result(curve: RobustnessCurve, folder: str | Path) -> Path:
 
 
 def load_result(folder: str | Path, *, points: bool = True, check: bool = True) -> RobustnessCurve:
-    """Read a result folder back; the curve is recomputed from the per-image records.
+    """Read a result folder; the curve is computed again from the per-image records.
 
     Args:
-        folder: As `save_result` wrote it.
-        points: Whether to read the points too.
-        check: Whether to refuse files that are not the ones `result.json` was written for.
+        folder: A folder that `save_result` wrote.
+        points: Whether to read the points as well.
+        check: Whether to refuse files whose digest in `result.json` does not match.
     """
     path = Path(folder)
     content = read_file(path)

@@ -143,7 +143,7 @@ def _named(rule: str | RejectionRule | None, settings: Mapping[str, Any]) -> Rej
         return make_rule(find_rule(rule).name, settings)
     if rule is not None and settings:
         raise TypeError(
-            f"rule: expected a rule's name beside the settings {', '.join(settings)}, got a rule, "
+            f"rule: expected a rule's name with the settings {', '.join(settings)}, got a rule, "
             "which has its own"
         )
     return rule

@@ -272,7 +272,7 @@ def check_values(radii: Tensor, losses: Tensor, name: str) -> None:
         where = tuple(rises.nonzero()[0].tolist())
         after = (*where[:-1], where[-1] + 1)
         raise ValueError(
-            f"rejection loss {name}: expected a function that does not increase, got {losses[where]:g} "
+            f"rejection loss {name}: expected no increase, got {losses[where]:g} "
             f"at distance {radii[where]:g} and {losses[after]:g} at {radii[after]:g}; rejecting a "
             "larger perturbation must not cost more"
         )

@@ -1,4 +1,4 @@
-"""One HTML file about one or several runs, from the templates, which hold its whole structure."""
+"""One HTML file about one or several runs, rendered from templates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_report(
 
     Args:
         runs: Runs, curves or result folders.
-        out: The file to write; a folder gets a `report.html`.
+        out: The file to write, or a folder for `report.html`.
         title: Heading of the report.
 
     Returns:

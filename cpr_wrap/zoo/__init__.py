@@ -1,6 +1,6 @@
 """Models by address: `load("robustbench:Rice2020Overfitting")`.
 
-One file a source: `bundled`, `local`, `robustbench`, and `timm`, which also serves `hf-hub`.
+One file per source: `bundled`, `local`, `robustbench`, and `timm`, which also serves `hf-hub`.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def load_network(
     network_settings: Mapping[str, Any] | None = None,
     download: bool = False,
 ) -> ZooModel:
-    """Load a network and what its source knows about it.
+    """Load a network, with what its source knows about it.
 
     Args:
         address: `robustbench:…`, `timm:…`, `hf-hub:…`, `local:…` or `bundled:…`.
         pretrained: False builds the network without its weights.
-        model_dir: Where the source's weight files are or go, if not in its usual place.
-        network: For a local file of weights: a name in `NETWORKS`, the address `module:name` of a
-            class or function, such a class or function, or a module (copied).
+        model_dir: Folder of the source's weight files, if not the default one.
+        network: For a local file of weights: a name in `NETWORKS`, a class or function, its address
+            `module:name`, or a module, which is copied.
         network_settings: Arguments of that class or function, or of timm's `create_model`.
         download: Whether a saved folder may fetch the description of its base from the Hugging Face
-            Hub. An address that names a source on the network is a request to go there.
+            Hub. Addresses of online sources may always download.
     """
     source, name = parse_address(address)
     options = Options(
@@ -77,16 +77,16 @@ def load(
     download: bool = False,
     **rule_settings: Any,
 ) -> SelectiveClassifier:
-    """Load a model and make it a selective classifier.
+    """Load a model as a selective classifier.
 
     Args:
         address: `robustbench:cifar10/Linf/Rice2020Overfitting`, `timm:resnet18.a1_in1k`,
             `hf-hub:owner/name`, `local:folder`, `local:weights.pt` or `bundled:name`.
-        rule: A name in `RULES`, the address `module:name` of a class, or a rule. Without it the
-            rule the model was saved with, or else consistent-prediction rejection.
+        rule: A name in `RULES`, the address `module:name` of a class, or a rule. By default the
+            rule that the model was saved with, or else consistent-prediction rejection.
         pretrained: See `load_network`.
         model_dir: See `load_network`.
-        device: Where to put the model; without it, where the source put it.
+        device: Device of the model; by default the one that the source uses.
         network: See `load_network`.
         network_settings: See `load_network`.
         download: See `load_network`.
@@ -116,10 +116,10 @@ def wrap(
     device: str | torch.device | None = None,
     **rule_settings: Any,
 ) -> SelectiveClassifier:
-    """Make a loaded network a selective classifier; the second half of `load`.
+    """Turn a loaded network into a selective classifier; the second half of `load`.
 
     Args:
-        found: From `load_network`.
+        found: The result of `load_network`.
         rule: See `load`.
         device: See `load`.
         **rule_settings: See `load`.

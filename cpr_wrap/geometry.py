@@ -25,8 +25,8 @@ def threat(norm: str | ThreatModel) -> ThreatModel:
         known: object = THREATS.get(norm.name)
         if known is not norm:
             raise ValueError(
-                f"threat model {norm.name!r}: expected one that is registered, since results know "
-                f"it by its name; call THREATS.register({norm.name!r}) on it first"
+                f"threat model {norm.name!r}: expected a registered one, because results "
+                f"store its name; call THREATS.register({norm.name!r}) on it first"
             )
         return norm
     folded = {name.lower(): name for name in THREATS}

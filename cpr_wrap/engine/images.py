@@ -106,7 +106,7 @@ def source_of(
         if not pairs:
             raise TypeError(
                 "x: expected a tensor of images, a data set with a length, or a loader, got "
-                f"{type(x).__name__}; make a tensor of an array with torch.from_numpy"
+                f"{type(x).__name__}; convert an array with torch.from_numpy"
             )
         if y is not None:
             raise TypeError("y: expected None for a data set, which has its own labels")
@@ -120,8 +120,8 @@ def source_of(
             first, again = (read_pairs(x, [number])[0] for _ in range(2))
             if not torch.equal(first, again):
                 raise ValueError(
-                    f"x: image {number} differs when it is read again; take random "
-                    "transforms out of the data set"
+                    f"x: image {number} differs when it is read again; remove random "
+                    "transforms from the data set"
                 )
     return ImageSource(x, y, index)
 

@@ -302,10 +302,10 @@ class Effort:
     def describe(self) -> str:
         """One sentence for the reader of a curve."""
         if not self.images:
-            return "longer search: no image of the sample was left to attack"
+            return "a longer search had no image of the sample left to attack"
         return (
-            f"more effort ({self.passes:,.0f} passes per image) breaks {self.broken} of "
-            f"{self.images} sampled images that were left"
+            f"a longer search ({self.passes:,.0f} passes per image) breaks {self.broken} of "
+            f"{self.images} sampled images that were still robust"
         )
 
 

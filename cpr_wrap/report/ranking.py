@@ -24,7 +24,7 @@ RANKED: tuple[RejectionLoss, ...] = (StepLoss(0.05), RampLoss(2))
 """The losses that are compared where nobody asks for others."""
 
 _CAPTION = (
-    "Best: the smallest loss of its table, beyond chance on the shared images (paired test at 95 %), "
+    "Best: the smallest loss of its table, beyond chance on the shared images (paired test, 95 %), "
     "of a run whose audit did not fail. In parentheses: 95 % intervals over images."
 )
 

@@ -82,7 +82,7 @@ class CalibrationRecord:
 
 
 class Calibration(NamedTuple):
-    """A calibrated model and the record of its calibration."""
+    """A calibrated model and its record: `model, record = calibrate(...)`."""
 
     model: SelectiveClassifier
     record: CalibrationRecord
@@ -128,6 +128,7 @@ def calibrate(
         so, and the rule is the closest one that rejects no more than requested.
 
     Example:
+        >>> import torch
         >>> from cpr_wrap import Confidence, SelectiveClassifier
         >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
         >>> x = torch.rand(100, 1, 2, 2)

@@ -80,6 +80,13 @@ def input_gradient_report(
 
     Returns:
         The report. Its warning, if any, is also issued as a Python warning.
+
+    Example:
+        >>> import torch
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
+        >>> report = input_gradient_report(network, torch.rand(3, 1, 2, 2))
+        >>> report.num_images, report.zero, report.warning
+        (3, 0.0, '')
     """
     check_images(x)
     check_eval_mode(model)

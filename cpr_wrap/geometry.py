@@ -55,6 +55,14 @@ class ThreatModel(ABC):
 
     None of these functions should be differentiated: projecting inside a graph would introduce the
     gradient of clamp, which is zero on its bounds.
+
+    Example:
+        >>> from cpr_wrap.geometry import threat
+        >>> import torch
+        >>> x = torch.full((1, 1, 2, 2), 0.5)
+        >>> z = threat("Linf").project(x + 0.3, x, 0.1)
+        >>> round(float(z[0, 0, 0, 0]), 4), round(float(threat("L2").distance(z, x)), 4)
+        (0.6, 0.2)
     """
 
     name: ClassVar[str]

@@ -30,6 +30,7 @@ def build_network(name: str, *, seed: int = 0, **settings: Any) -> nn.Module:
         **settings: Passed on to the factory: `num_outputs`, `in_channels`, `auxiliary`, ...
 
     Example:
+        >>> import torch
         >>> network = build_network("lenet-compact", num_outputs=10)
         >>> network(torch.zeros(2, 1, 28, 28)).shape
         torch.Size([2, 10])
@@ -50,6 +51,10 @@ def network_settings(
         shape: `(C, H, W)`.
         num_outputs: Number of output columns.
         auxiliary: Whether the last column comes from an auxiliary head.
+
+    Example:
+        >>> network_settings("resnet20", (3, 32, 32), num_outputs=10)["in_channels"]
+        3
     """
     settings: dict[str, Any] = {
         "num_outputs": num_outputs,

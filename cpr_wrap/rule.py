@@ -83,6 +83,22 @@ class RejectionRule(ABC):
 
     Attributes:
         threshold: Scores of at least this are accepted.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import torch
+        >>> from torch import nn
+        >>> from cpr_wrap.objective import low_score, scored_mistake
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class LargeLogit(RejectionRule):
+        ...     inner, outer = (low_score,), (scored_mistake,)
+        ...
+        ...     def score(self, view):
+        ...         return view.logits.amax(dim=1)
+        >>> from cpr_wrap import SelectiveClassifier
+        >>> network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval()
+        >>> SelectiveClassifier(network, LargeLogit(threshold=99.0)).predict(torch.rand(2, 1, 2, 2))
+        tensor([-1, -1])
     """
 
     threshold: float = 0.0
@@ -280,7 +296,20 @@ RULES: Registry[type[RejectionRule]] = Registry("rejection rule", "cpr_wrap.rule
 
 
 def register_rule(name: str) -> Callable[[RuleClass], RuleClass]:
-    """Register a rule under a name. It must declare the attacks on it."""
+    """Register a rule under a name. It must declare the attacks on it.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from cpr_wrap import RejectionRule
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Hopeful(RejectionRule):
+        ...     def score(self, view):
+        ...         return view.logits.amax(dim=1)
+        >>> register_rule("hopeful")(Hopeful)
+        Traceback (most recent call last):
+        ...
+        TypeError: Hopeful declares no outer attack; a defense enters with the attacks on it
+    """
 
     def enter(rule: RuleClass) -> RuleClass:
         wanted = ["outer", "inner"] if rule.can_reject else ["outer"]
@@ -336,7 +365,13 @@ def rule_from_config(
 def make_rule(
     name: str, settings: Mapping[str, Any], modules: Mapping[str, nn.Module] | None = None
 ) -> RejectionRule:
-    """Make a registered rule; unknown settings are refused with a suggestion."""
+    """Make a registered rule; unknown settings are refused with a suggestion.
+
+    Example:
+        >>> import cpr_wrap.rules
+        >>> make_rule("confidence", {"threshold": 0.9})
+        Confidence(threshold=0.9)
+    """
     kind = RULES[name]
     own = dict(modules) if modules is not None else kind.blank_modules(settings)
     known = [field.name for field in fields(kind) if field.name not in own]

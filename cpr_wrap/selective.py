@@ -56,6 +56,7 @@ class Selection(NamedTuple):
         score: The rule's score `(N,)`; inputs with at least the rule's threshold are accepted.
 
     Example:
+        >>> import torch
         >>> logits = torch.tensor([[2.0, 1.0], [0.0, 3.0]])
         >>> answer = Selection(logits, torch.tensor([True, False]), torch.tensor([0.7, 0.1]))
         >>> answer.predicted.tolist(), answer.labels.tolist()
@@ -88,6 +89,8 @@ class SelectiveClassifier(nn.Module):
             `save`; may be empty.
 
     Example:
+        >>> import torch
+        >>> from torch import nn
         >>> from cpr_wrap import Confidence
         >>> network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval()
         >>> model = SelectiveClassifier(network, Confidence(threshold=1.0))

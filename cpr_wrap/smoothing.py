@@ -27,7 +27,17 @@ _switched_off = 0
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """Disable `smoothed` inside the block, at any nesting depth."""
+    """Disable `smoothed` inside the block, at any nesting depth.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap.smoothing import smoothed
+        >>> x = torch.tensor([[-1.0, 2.0]], requires_grad=True)
+        >>> with smoothed(), exact():
+        ...     y = x.relu()
+        >>> torch.autograd.grad(y.sum(), x)[0].tolist()
+        [[0.0, 1.0]]
+    """
     global _switched_off
     _switched_off += 1
     try:
@@ -64,6 +74,7 @@ class smoothed(TorchFunctionMode):
         replaced: Calls replaced so far; 0 means that there was nothing to smooth.
 
     Example:
+        >>> import torch
         >>> x = torch.tensor([[-1.0, 2.0]], requires_grad=True)
         >>> with smoothed():
         ...     y = x.relu()

@@ -226,6 +226,15 @@ def ascend(
 
     Returns:
         Points `(N, ...)` without graph.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap.solver import PGD
+        >>> x = torch.full((1, 1, 2, 2), 0.5)
+        >>> pgd = PGD(steps=5, step_size=0.05)
+        >>> brighter = ascend(lambda z: z.flatten(1).sum(dim=1), x, 0.1, pgd)
+        >>> [round(pixel, 4) for pixel in brighter.flatten().tolist()]
+        [0.6, 0.6, 0.6, 0.6]
     """
     climb = Climb(x, radius, pgd, start=start)
     with torch.enable_grad():
@@ -260,6 +269,15 @@ def frozen(network: nn.Module) -> Iterator[None]:
 
     Input gradients do not need them. Graphs get smaller, and a call of `.backward()` inside does
     not change the parameters' `.grad`.
+
+    Example:
+        >>> import torch
+        >>> network = torch.nn.Linear(4, 2)
+        >>> with frozen(network):
+        ...     network.weight.requires_grad
+        False
+        >>> network.weight.requires_grad
+        True
     """
     asking = [p for p in network.parameters() if p.requires_grad]
     for parameter in asking:

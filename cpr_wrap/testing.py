@@ -34,6 +34,7 @@ def check_rule(rule: RejectionRule, network: nn.Module, images: Tensor) -> None:
         AssertionError: What does not hold, and what was expected.
 
     Example:
+        >>> import torch
         >>> from cpr_wrap import Confidence
         >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
         >>> check_rule(Confidence(threshold=0.4), net, torch.rand(3, 1, 2, 2))

@@ -55,6 +55,12 @@ class Attack:
             only the point with the largest objective over all starts and targets, as the paper
             does.
         tag: Appended to the objective's name in tables, if one objective is used twice.
+
+    Example:
+        >>> from cpr_wrap.objective import Goal, lost_margin
+        >>> attack = Attack(objective=lost_margin, goal=Goal.MISTAKE, steps=9, step=0.1, tag="-9")
+        >>> attack.name
+        'MARGIN-9'
     """
 
     objective: Objective

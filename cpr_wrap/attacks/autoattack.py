@@ -264,6 +264,11 @@ class AutoAttackOnBase(_AutoAttack):
         n_queries: Queries of Square; None for the version's default.
         package: `pyautoattack`, `autoattack`, or `auto` for whichever is installed.
         verbose: Whether the package may print.
+
+    Example:
+        >>> plan = AutoAttackOnBase(version="small").plan(10, (1, 28, 28), "Linf")
+        >>> plan.components
+        ('apgd-ce', 'apgd-t')
     """
 
     _title = "AutoAttack"

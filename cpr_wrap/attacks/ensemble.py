@@ -180,7 +180,13 @@ def _again(rule: RejectionRule, tag: str, **changes: Any) -> Attack:
 
 @dataclass(frozen=True)
 class Quick:
-    """A first look: at most 1,000 passes per image with ten classes."""
+    """A first look: at most 1,000 passes per image with ten classes.
+
+    Example:
+        >>> from cpr_wrap import AcceptAll
+        >>> [stage.name for stage in Quick().stages(AcceptAll(), 0.3)][:2]
+        ['MARGIN', 'MARGIN-closer']
+    """
 
     name: str = "quick"
 

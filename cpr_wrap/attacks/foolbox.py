@@ -68,6 +68,14 @@ def to_foolbox(
 
     Returns:
         A `FoolboxModel`; its `criterion(x, y)` is the one that goes with the goal.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap import Confidence, SelectiveClassifier
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
+        >>> model = SelectiveClassifier(network, Confidence(threshold=1.0))  # rejects everything
+        >>> to_foolbox(model)(torch.rand(2, 1, 2, 2)).argmax(dim=1).tolist()
+        [3, 3]
     """
     if goal not in (Goal.ACCEPTED_MISTAKE, Goal.REJECTED):
         raise ValueError(f"goal: expected ACCEPTED_MISTAKE or REJECTED, got {goal}")

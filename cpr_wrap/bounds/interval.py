@@ -50,6 +50,15 @@ def leads(
 
     Returns:
         Bounds `(N, k)`; infinite for the class itself.
+
+    Example:
+        >>> import torch
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
+        >>> x = torch.rand(2, 1, 2, 2)
+        >>> label = network(x).argmax(dim=1)
+        >>> margins = leads(network, x, label, 0.01)
+        >>> margins.shape, bool((margins.gather(1, label[:, None]) == torch.inf).all())
+        (torch.Size([2, 3]), True)
     """
     box = ball(x, radius, margin)
     if x.requires_grad:

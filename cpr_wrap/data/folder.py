@@ -115,6 +115,18 @@ def load_folder(
         transform: See `FolderImages`.
         num: See `FolderImages`.
         **options: See `FolderImages`: `channels`, `class_map`, `wanted`.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     for name in ("cat", "dog"):
+        ...         Path(root, name).mkdir()
+        ...         Image.new("RGB", (8, 8)).save(Path(root, name, "1.png"))
+        ...     data = load_folder(root)
+        >>> data.images.shape, data.labels.tolist()
+        (torch.Size([2, 3, 8, 8]), [0, 1])
     """
     folder = FolderImages(path, transform, num, **options)
     pairs = (folder[i] for i in range(len(folder)))

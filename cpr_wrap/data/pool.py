@@ -41,6 +41,11 @@ def donor_pool(
 
     Returns:
         The donors; None if there are no training images.
+
+    Example:
+        >>> pool = donor_pool("mnist", per_class=2)
+        >>> pool.images.shape
+        torch.Size([20, 1, 28, 28])
     """
     num_classes = DATASETS[name].num_classes
     try:

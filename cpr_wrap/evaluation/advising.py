@@ -85,6 +85,13 @@ def advise(
 
     Returns:
         All candidates with their figures, the advised one first.
+
+    Example:
+        >>> from cpr_wrap import load_data, load_network
+        >>> network = load_network("bundled:mnist-compact-at").network
+        >>> data = load_data("mnist", num=60)
+        >>> advice = advise(network, data.images, data.labels, 0.3, "ramp:2")  # doctest: +SKIP
+        >>> print(advice.best.rule.describe(), advice.gain)  # doctest: +SKIP
     """
     eps, loss = check_number(eps, "eps"), as_loss(cost)
     check_loss(loss, eps)

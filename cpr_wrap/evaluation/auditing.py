@@ -57,6 +57,13 @@ def audit(
         seed: Seed of random starts.
         images: Number of images for the searches of the audit.
         black_box_images: Number of images for the black-box attack.
+
+    Example:
+        >>> from cpr_wrap import load, load_data, robustness_curve
+        >>> model, data = load("bundled:mnist-compact-at"), load_data("mnist", num=20)
+        >>> curve = robustness_curve(model, data.images, data.labels, 0.3)  # doctest: +SKIP
+        >>> for check in audit(model, curve):  # doctest: +SKIP
+        ...     print(check.passed, check.name, check.detail)
     """
     if curve.points is None:
         raise ValueError("expected a curve with its points, got one without")

@@ -53,6 +53,7 @@ def certify(
         `.rejection_radius`, one per image `(N,)`.
 
     Example:
+        >>> import torch
         >>> from cpr_wrap import AcceptAll, SelectiveClassifier
         >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1, 2)).eval()
         >>> _ = net[1].load_state_dict({"weight": torch.tensor([[1.], [-1.]]),

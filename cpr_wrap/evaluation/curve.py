@@ -118,6 +118,7 @@ def robustness_curve(
         The curve, with points, settings, costs and provenance.
 
     Example:
+        >>> import torch
         >>> from cpr_wrap import CPRWrapper
         >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
         >>> x = torch.rand(3, 1, 2, 2)

@@ -68,6 +68,16 @@ def estimate_cost(
         extras: As in `robustness_curve`.
         audited: Whether the run will be audited. An audit mostly uses a fixed number of images, so
             its cost on the probe is added without scaling.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap import Confidence, SelectiveClassifier
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
+        >>> model = SelectiveClassifier(network, Confidence(threshold=0.6))
+        >>> x = torch.rand(2, 1, 2, 2)
+        >>> cost = estimate_cost(model, x, network(x).argmax(dim=1), 0.05, budget="quick", num=1000)
+        >>> cost.images, cost.probed, cost.passes == 1000 * cost.passes_per_image
+        (1000, 2, True)
     """
     few, labels = x[:probe], y[:probe]
     options: dict[str, Any] = {"batch_size": batch_size, "norm": norm, "extras": extras}

@@ -31,6 +31,17 @@ def merge_results(
 
     Returns:
         A curve whose origins say which run each point comes from.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap import Confidence, SelectiveClassifier, robustness_curve
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
+        >>> x = torch.rand(2, 1, 2, 2)
+        >>> y = network(x).argmax(dim=1)
+        >>> model = SelectiveClassifier(network, Confidence(threshold=0.5))
+        >>> one, two = (robustness_curve(model, x, y, eps, budget="quick") for eps in (0.02, 0.05))
+        >>> merge_results([one, two]).error_at(0.0) >= one.error_at(0.0)
+        True
     """
     if len(curves) < 2:
         raise ValueError(f"expected at least two runs to merge, got {len(curves)}")

@@ -175,6 +175,17 @@ def save_result(curve: RobustnessCurve, folder: str | Path) -> Path:
 
     Returns:
         The folder.
+
+    Example:
+        >>> import tempfile
+        >>> from cpr_wrap import RobustnessCurve
+        >>> from cpr_wrap.metrics import Records
+        >>> row = {"index": 0, "label": 3, "clean_label": 3, "outer_broken": False, "outer_by": "",
+        ...        "outer_distance": None, "rejected_radius": 0.1, "rejected_by": "LCIA"}
+        >>> curve = RobustnessCurve(Records.from_rows([row], eps=0.3, norm="Linf"))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     sorted(file.name for file in save_result(curve, folder).iterdir())
+        ['per_image.jsonl', 'result.json']
     """
     from safetensors.torch import save
 
@@ -228,6 +239,17 @@ def load_result(folder: str | Path, *, points: bool = True, check: bool = True) 
         folder: A folder that `save_result` wrote.
         points: Whether to read the points as well.
         check: Whether to refuse files whose digest in `result.json` does not match.
+
+    Example:
+        >>> import tempfile
+        >>> from cpr_wrap import RobustnessCurve, save_result
+        >>> from cpr_wrap.metrics import Records
+        >>> row = {"index": 0, "label": 3, "clean_label": 3, "outer_broken": False, "outer_by": "",
+        ...        "outer_distance": None, "rejected_radius": 0.1, "rejected_by": "LCIA"}
+        >>> curve = RobustnessCurve(Records.from_rows([row], eps=0.3, norm="Linf"))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     load_result(save_result(curve, folder)).error_at(0.5)
+        1.0
     """
     path = Path(folder)
     content = read_file(path)

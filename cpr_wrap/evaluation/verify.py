@@ -161,6 +161,18 @@ def verify_result(
         model: The classifier; by default it is loaded from the recorded address, with the recorded
             rule.
         **load_options: Options of `load_recorded`, e.g. `address`, `model_dir` or `network`.
+
+    Example:
+        >>> import torch
+        >>> import tempfile
+        >>> from cpr_wrap import Confidence, SelectiveClassifier, robustness_curve, save_result
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
+        >>> x = torch.rand(2, 1, 2, 2)
+        >>> model = SelectiveClassifier(network, Confidence(threshold=0.5))
+        >>> curve = robustness_curve(model, x, network(x).argmax(dim=1), 0.05, budget="quick")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     verify_result(save_result(curve, folder), model).holds
+        True
     """
     try:
         curve = load_result(folder, check=False)

@@ -26,6 +26,11 @@ def accuracy_with_rejection(predicted: Tensor, label: Tensor) -> float:
 
     Returns:
         The accuracy; NaN if every input is rejected.
+
+    Example:
+        >>> import torch
+        >>> accuracy_with_rejection(torch.tensor([3, -1, 5, 1]), torch.tensor([3, 7, 5, 2]))
+        0.6666666666666666
     """
     _check_pairs(predicted, label)
     accepted = predicted != REJECTED
@@ -138,6 +143,12 @@ def risk_coverage(scores: Tensor, correct: Tensor) -> RiskCoverage:
 
     Returns:
         The curve, in float64 on the CPU.
+
+    Example:
+        >>> import torch
+        >>> found = risk_coverage(torch.tensor([0.9, 0.8, 0.6]), torch.tensor([True, True, False]))
+        >>> found.coverages.tolist()[1], found.selective_risks.tolist()[1]
+        (0.6666666666666666, 0.0)
     """
     _check_pairs(scores, correct)
     if correct.dtype != torch.bool:

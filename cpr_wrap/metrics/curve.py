@@ -86,6 +86,20 @@ class RobustnessCurve:
         coverage: Areas under risk–coverage curves, for rules with a cheap score.
         effort: What a longer search found on a sample; None if the budget has none.
         certificate: What is proven about the same images; None without certification.
+
+    Example:
+        >>> from cpr_wrap.metrics import Records
+        >>> rows = [
+        ...     {"index": 0, "label": 3, "clean_label": 3, "outer_broken": True, "outer_by": "PGD",
+        ...      "outer_distance": 0.2, "rejected_radius": None, "rejected_by": ""},
+        ...     {"index": 1, "label": 5, "clean_label": 5, "outer_broken": False, "outer_by": "",
+        ...      "outer_distance": None, "rejected_radius": 0.15, "rejected_by": "LCIA"},
+        ... ]
+        >>> curve = RobustnessCurve(Records.from_rows(rows, eps=0.3, norm="Linf"))
+        >>> curve.error_at(0.0), curve.error_at(0.5)
+        (0.5, 1.0)
+        >>> curve.total_robust_loss("step:0.05")
+        0.5
     """
 
     records: Records

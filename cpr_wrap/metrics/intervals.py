@@ -82,7 +82,13 @@ def share_band(counts: Tensor, trials: int, level: float = LEVEL) -> Band:
 
 
 def clopper_pearson(successes: int, trials: int, level: float = LEVEL) -> Interval:
-    """The exact interval of one share; see `share_band`."""
+    """The exact interval of one share; see `share_band`.
+
+    Example:
+        >>> interval = clopper_pearson(0, 20)
+        >>> round(interval.low, 3), round(interval.high, 3)
+        (0.0, 0.168)
+    """
     band = share_band(torch.tensor([successes]), trials, level)
     return Interval(
         low=float(band.low[0]), high=float(band.high[0]), level=level, method="clopper-pearson"
@@ -99,6 +105,12 @@ def mean_interval(
         level: Confidence level, between 0 and 1.
         resamples: Resamples, if it is a bootstrap.
         seed: Seed of the bootstrap; the global generator is not used.
+
+    Example:
+        >>> import torch
+        >>> interval = mean_interval(torch.tensor([0.0, 0.5, 1.0, 1.0]))
+        >>> interval.method, 0 <= interval.low < 0.625 < interval.high <= 1
+        ('bootstrap', True)
     """
     check_share(level, "level")
     if len(values) == 0:

@@ -73,6 +73,11 @@ class RampLoss:
 
     Attributes:
         t: Exponent, at least 0; with a larger one, the loss decreases faster.
+
+    Example:
+        >>> import torch
+        >>> RampLoss(2)(torch.tensor([0.0, 0.25, 0.5, 0.75]), eps=0.5)
+        tensor([1.0000, 0.2500, 0.0000, 0.0000])
     """
 
     t: float
@@ -102,6 +107,12 @@ class TableLoss:
         between: `linear` interpolates, and is constant outside the points. `steps` is a price list:
             the loss of a point applies from the previous point (excluded) up to this one
             (included), and is 0 beyond the last.
+
+    Example:
+        >>> import torch
+        >>> prices = TableLoss(((0.05, 1.0), (0.5, 0.25)), between="steps")
+        >>> prices(torch.tensor([0.01, 0.1, 0.4]), eps=0.5)
+        tensor([1.0000, 0.2500, 0.0000])
     """
 
     points: tuple[tuple[float, float], ...]
@@ -225,6 +236,10 @@ def parse_loss(text: str) -> RejectionLoss:
     Args:
         text: `step:0.05`, `ramp:2`, or points as in `table:0=1,0.5=0.2` (linear in between) and
             `prices:0.1=1,0.5=0.2` (steps).
+
+    Example:
+        >>> parse_loss("ramp:2")
+        RampLoss(t=2.0)
     """
     kind, _, rest = text.partition(":")
     try:

@@ -86,6 +86,24 @@ class Records:
             not recorded.
         eps: Adversarial budget, in pixel units.
         norm: The norm of all distances, e.g. `Linf`.
+
+    Example:
+        >>> import torch
+        >>> inf = torch.inf
+        >>> records = Records(
+        ...     index=torch.arange(3),
+        ...     label=torch.tensor([0, 1, 1]),
+        ...     clean_label=torch.tensor([0, 1, -1]),  # the third image is rejected when clean
+        ...     outer_broken=torch.tensor([True, False, False]),
+        ...     outer_distance=torch.tensor([0.2, inf, inf], dtype=torch.float64),
+        ...     outer_by=("CHCMOA", "", ""),
+        ...     rejected_radius=torch.tensor([inf, 0.15, 0.0], dtype=torch.float64),
+        ...     rejected_by=("", "LCIA", "clean"),
+        ...     eps=0.3,
+        ...     norm="Linf",
+        ... )
+        >>> records.first_broken_by()
+        {'CHCMOA': 1}
     """
 
     index: Tensor

@@ -150,6 +150,13 @@ def theorem1_bound(
         base_wrong: Whether the base network misclassifies the clean input `(N,)`, bool.
         eps: Adversarial budget.
         radius: The rule's radius.
+
+    Example:
+        >>> import torch
+        >>> distance = torch.tensor([0.1, 0.25, 0.5], dtype=torch.float64)
+        >>> bound = theorem1_bound(distance, torch.tensor([False] * 3), eps=0.3, radius=0.1)
+        >>> round(float(bound.error_at(torch.tensor(0.0))), 3)
+        0.333
     """
     _check_columns(distance, base_wrong, eps, radius)
     why = ""
@@ -182,6 +189,13 @@ def theorem2_curve(
         eps: Adversarial budget.
         radius: The rule's radius.
         depth: How deep behind the boundary a mistake within eps was found `(N,)`, where measured.
+
+    Example:
+        >>> import torch
+        >>> distance = torch.tensor([0.1, 0.25, 0.5], dtype=torch.float64)
+        >>> ideal = theorem2_curve(distance, torch.tensor([False] * 3), eps=0.3, radius=0.1)
+        >>> ideal.applicable, round(float(ideal.error_at(torch.tensor(1.0))), 3)
+        (True, 0.667)
     """
     _check_columns(distance, base_wrong, eps, radius)
     if depth is not None and depth.shape != distance.shape:

@@ -77,6 +77,15 @@ def lemma_total_loss(curve: RobustnessCurve, loss: RejectionLoss) -> float:
 
     s is a step function here, so the integral is the sum over its jumps of loss times height. It
     uses only the curve, not the images, and so checks the exact method.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap.metrics import RampLoss, Records, RobustnessCurve
+        >>> row = {"index": 0, "label": 3, "clean_label": 3, "outer_broken": False, "outer_by": "",
+        ...        "outer_distance": None, "rejected_radius": 0.25, "rejected_by": "LCIA"}
+        >>> curve = RobustnessCurve(Records.from_rows([row], eps=0.5, norm="Linf"))
+        >>> round(lemma_total_loss(curve, RampLoss(2)), 4)
+        0.25
     """
     radii = curve.radii
     jumps = radii[radii.isfinite() & (radii > 0)].unique()

@@ -55,6 +55,13 @@ class Table:
         rows: Rows with one cell per column.
         title: What the numbers are.
         caption: How to read them.
+
+    Example:
+        >>> from cpr_wrap.report import Cell, Column
+        >>> head = (Column("rule", words=True), Column("loss"))
+        >>> table = Table(columns=head, rows=((Cell("cpr"), Cell("0.133")),))
+        >>> print(table.render("markdown").splitlines()[-1])
+        | cpr    |  0.133 |
     """
 
     columns: tuple[Column, ...]

@@ -56,6 +56,13 @@ class Recipe:
         reject_rate: Share of correctly classified validation images that a rule with a threshold
             (CCAT's, ATRR's) may reject; its threshold is set accordingly.
         seed: Seed of initial weights, order of images, augmentation and attacks.
+
+    Example:
+        >>> from cpr_wrap.training import RECIPES
+        >>> from dataclasses import replace
+        >>> recipe = replace(RECIPES["mnist-compact-at"], epochs=2)
+        >>> recipe.method.name, recipe.epochs, recipe.rule.name
+        ('at', 2, 'cpr')
     """
 
     method: Method

@@ -52,6 +52,14 @@ def load_network(
         network_settings: Arguments of that class or function, or of timm's `create_model`.
         download: Whether a saved folder may fetch the description of its base from the Hugging Face
             Hub. Addresses of online sources may always download.
+
+    Example:
+        >>> import torch
+        >>> found = load_network("bundled:mnist-compact-at")
+        >>> found.input_shape, found.num_classes, found.rule.name
+        ((1, 28, 28), 10, 'cpr')
+        >>> found.network(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
     """
     source, name = parse_address(address)
     options = Options(
@@ -123,6 +131,12 @@ def wrap(
         rule: See `load`.
         device: See `load`.
         **rule_settings: See `load`.
+
+    Example:
+        >>> from cpr_wrap import Confidence, load_network
+        >>> model = wrap(load_network("bundled:mnist-compact-at"), Confidence(threshold=0.9))
+        >>> model.rule
+        Confidence(threshold=0.9)
     """
     rule = _named(rule, rule_settings)
     if rule is None:

@@ -38,6 +38,11 @@ def check_network(
         x: A few images `(N, C, H, W)` in [0, 1].
         num_classes: Number of classes, if known.
         extra_outputs: Number of columns that the rejection rule reads after the class logits.
+
+    Example:
+        >>> import torch
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
+        >>> check_network(network, torch.rand(2, 1, 2, 2), num_classes=3)
     """
     check_eval_mode(network)
     check_images(x)

@@ -24,6 +24,7 @@ class Normalize(nn.Module):
         std: Standard deviation of each channel.
 
     Example:
+        >>> import torch
         >>> normalize = Normalize([0.5], [0.25])
         >>> normalize(torch.full((1, 1, 1, 1), 0.75)).item()
         1.0

@@ -178,7 +178,7 @@ def test_a_method_without_attack_takes_no_eps(type_command):
         "train", "--recipe", "mnist-compact-standard", "--eps", "0.1", "--out", "here"
     )
     assert answer.exit_code == 1
-    assert answer.stderr == "error: method 'standard' attacks nothing, so it takes no --eps\n"
+    assert answer.stderr == "error: method 'standard' does not attack, so it takes no --eps\n"
 
 
 def test_unknown_recipe_and_missing_images_are_one_line(type_command):

@@ -95,7 +95,7 @@ def test_an_audit_fails_where_points_are_made_up_or_attacks_were_left_out(evalua
 
     lazy = robustness_curve(model, x, y, 0.1, budget=Nothing())
     verdicts = {c.name: c for c in audit(model, lazy, images=3, black_box_images=1)}
-    weak = [c for c in verdicts.values() if "the run searched too little" in c.detail]
+    weak = [c for c in verdicts.values() if "the search was too short" in c.detail]
     assert weak
     assert all(c.passed is False for c in weak)
 

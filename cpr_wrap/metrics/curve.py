@@ -174,12 +174,12 @@ class RobustnessCurve:
 
     @property
     def robust_error(self) -> float:
-        """Standard robust error, where every rejection within eps is an error: s(1)."""
+        """Standard robust error s(1), where every rejection within eps is an error."""
         return self.error_at(1.0)
 
     @property
     def robust_error_with_detection(self) -> float:
-        """Robust error where only rejecting a clean input is an error: s(0)."""
+        """Robust error s(0), where only rejecting a clean input is an error."""
         return self.error_at(0.0)
 
     @property

@@ -132,7 +132,7 @@ class TableLoss:
 
     @property
     def name(self) -> str:
-        """The text that `parse_loss` reads, e.g. `prices:0.05=1,0.5=0.2`."""
+        """The text that `parse_loss` reads, table or prices with the points."""
         kind = "table" if self.between == "linear" else "prices"
         return f"{kind}:" + ",".join(f"{_short(a)}={_short(loss)}" for a, loss in self.points)
 

@@ -204,7 +204,7 @@ def test_ctrl_c_says_where_the_state_is(mnist, monkeypatch, type_command):
     words = ("--recipe", "mnist-compact-at", "--out", "here", "--data-dir", str(mnist))
     answer = type_command("train", *words)
     assert answer.exit_code == 130
-    assert "stopped; the last state is in here. To go on" in answer.stderr
+    assert "stopped; the last state is in here. To resume" in answer.stderr
 
 
 def test_a_real_training_ends_in_a_model_that_loads(mnist, type_command):

@@ -235,7 +235,7 @@ def test_a_point_that_rounding_may_have_turned_is_kept_and_said(tmp_path, monkey
     settings = {"eps": 0.1, "budget": "quick", "store": tmp_path}
     whole = robustness_curve(model, x, y, **settings)
     monkeypatch.setattr("cpr_wrap.engine.block.Block.doubtful_points", lambda _: (20, 1))
-    with pytest.warns(UserWarning, match=r"1 of 20 stored points .* may be rounding"):
+    with pytest.warns(UserWarning, match=r"1 of 20 stored points .* due to rounding"):
         assert robustness_curve(model, x, y, **settings).records == whole.records
 
 

@@ -130,7 +130,7 @@ def test_where_everything_is_broken_a_search_says_nothing():
     verdicts = {c.name: c for c in audit(model, curve, images=2)}
     for name in (AUDIT._RESTARTS, AUDIT._PATCHES):
         assert verdicts[name].passed is None
-        assert verdicts[name].detail == "every image was broken already"
+        assert verdicts[name].detail == "every image was already broken"
     assert AUDIT._larger_eps(few_of(model, x, y, curve)).passed is True
     made_up = few_of(model, x, y, tampered(curve, "outer", 1, x[1]))
     check = AUDIT._larger_eps(made_up)

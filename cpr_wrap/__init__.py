@@ -1,6 +1,6 @@
 """What does it cost when your classifier may say "I don't know", and someone is attacking it?
 
-The public names are imported when they are first used: `import cpr_wrap` stays quick.
+Public names are imported on first use, so `import cpr_wrap` is fast.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def find(registry: Registry[T], name: str) -> T:
 def resolve(address: str) -> Any:
     """Import what an address names.
 
-    The module is looked for in the current folder first, then where Python looks.
+    The module is searched in the current folder first, then on Python's path.
 
     Args:
         address: `module:name`; both may have dots, e.g. `models.cnn:Net.small`.
@@ -88,8 +88,9 @@ def trusted(address: str, folder: Path) -> str:
     if module in _asked_for or (there and not here.is_relative_to(folder.resolve())):
         return address
     raise LookupError(
-        f"{folder} needs {address!r}, code that is not in the current folder {here}; go to where "
-        f"it is, or, if you trust it, import it: --import {module} (and --network, for a network)"
+        f"{folder} needs {address!r}, code that is not in the current folder {here}; run this "
+        f"in its folder or, if you trust it, import it: --import {module} (for a network also "
+        "--network)"
     )
 
 

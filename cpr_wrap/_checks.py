@@ -37,7 +37,7 @@ def check_images(x: Tensor, name: str = "x") -> None:
     if low < -_PIXEL_SLACK or high > 1 + _PIXEL_SLACK:
         raise ValueError(
             f"{name}: expected pixels in [0, 1], got [{low:.4g}, {high:.4g}]. If the images are "
-            "normalised already, move mean and std into the network with cpr_wrap.Normalize"
+            "normalized already, move mean and std into the network with cpr_wrap.Normalize"
         )
 
 

@@ -1,7 +1,7 @@
-"""How much may be rejected: set a rule so that it turns away a given share of right answers.
+"""Calibration: set a rule so that it rejects a given share of the correctly classified images.
 
-The share is of the *correctly classified* validation images, as in the paper. What was measured,
-and how sure a finite number of images can make us of it, comes back in a record.
+The share is of the *correctly classified* validation images, as in the paper. A record holds what
+was measured, with an interval for the true rate.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ class CalibrationRecord:
     """What a calibration measured, on the validation images and with the rule it returned.
 
     Attributes:
-        before: The rule that came in.
-        after: The rule that went out.
-        reject_rate: The share of correctly classified images that was asked to be rejected.
-        measured_rate: The share that is.
+        before: The rule before calibration.
+        after: The calibrated rule.
+        reject_rate: The requested share of correctly classified images to reject.
+        measured_rate: The share that is rejected.
         num_rejected: How many correctly classified images are rejected.
         num_correct: How many images are classified correctly.
         num_images: How many images there are.
-        overall_rate: Share of all images that is rejected, right or wrong.
-        interval: For the rate on new correctly classified images of the same kind. Of a score's
-            quantile the upper end is exact and the lower one conservative, although the same
-            images chose the threshold; of a searched radius both hold to within one image.
-        reached: Whether as many are rejected as was asked, the fraction of an image aside.
-        note: What a reader should know; empty if there is nothing to say.
+        overall_rate: Share of all images that are rejected, whether classified correctly or not.
+        interval: Interval for the rate on new correctly classified images of the same kind. For a
+            quantile of the score, the upper end is exact and the lower end is conservative,
+            although the same images chose the threshold. For a searched radius, both hold to within
+            one image.
+        reached: Whether the requested rate was reached, up to a fraction of an image.
+        note: A remark for the reader; may be empty.
     """
 
     before: RejectionRule
@@ -83,7 +84,7 @@ class CalibrationRecord:
 
 
 class Calibration(NamedTuple):
-    """A calibrated model and the record of its calibration."""
+    """A calibrated model and its record: `model, record = calibrate(...)`."""
 
     model: SelectiveClassifier
     record: CalibrationRecord
@@ -110,24 +111,26 @@ def calibrate(
 ) -> Calibration:
     """Set a rule so that it rejects a share of the correctly classified validation images.
 
-    A score's threshold becomes the quantile of these images' scores. A rule that has no score to
-    cut, such as CPR, gets the largest radius that rejects no more than asked.
+    For a rule with a score, the threshold becomes a quantile of these images' scores. A rule
+    without such a score, like CPR, gets the largest radius that rejects no more than requested.
 
     Args:
-        model: What to calibrate; it is left as it is.
+        model: The model to calibrate; it is not modified.
         x_val: Validation images `(N, ...)`, on the model's device, or a data set or loader.
-        y_val: Their labels `(N,)`; None beside a data set or loader.
+        y_val: Their labels `(N,)`; None for a data set or loader.
         reject_rate: Share of the correctly classified images to reject, between 0 and 1.
-        batch_size: Images in one batch.
+        batch_size: Images per batch.
         confidence: Level of the interval for the true rate.
-        force: Calibrate rules too that are meant to stay as they are, e.g. a reject class.
-        max_radius: Upper end of a search; by default the rule's own limit, or the data's range.
+        force: Also calibrate rules that normally keep their setting, e.g. a reject class.
+        max_radius: Upper limit of a search; by default the rule's own limit, or the range of
+            pixels.
 
     Returns:
-        The model under the new rule, and the record. Where the rate is out of reach, the record
-        says so and the rule is the nearest one that rejects no more than asked.
+        The model with the new rule, and the record. If the rate is out of reach, the record says
+        so, and the rule is the closest one that rejects no more than requested.
 
     Example:
+        >>> import torch
         >>> from cpr_wrap import Confidence, SelectiveClassifier
         >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
         >>> x = torch.rand(100, 1, 2, 2)
@@ -141,7 +144,7 @@ def calibrate(
         x_val, y_val = gather(x_val, y_val)
     check_images(x_val, "x_val")
     if y_val is None:
-        raise TypeError("y_val: expected labels beside a tensor of images, got None")
+        raise TypeError("y_val: expected labels for a tensor of images, got None")
     check_labels(y_val, len(x_val), name="y_val")
     check_share(reject_rate, "reject_rate")
     check_share(confidence, "confidence")
@@ -229,7 +232,7 @@ class _Search:
         tied = int((ascending == cut.threshold).sum())
         note = (
             f"{tied} correctly classified images share the score {cut.threshold:g}, and rejecting "
-            "them too would reject more than asked"
+            "them too would reject more than requested"
         )
         return _Found(cut, accepted, note)
 
@@ -241,7 +244,7 @@ class _Search:
         suspects = self._rejected(accepted)
         if len(suspects) <= self.wanted:
             note = (
-                f"even {name} {value:g}, the largest there is, rejects {len(suspects)} of "
+                f"even {name} {value:g}, the largest possible, rejects {len(suspects)} of "
                 f"{self.num_correct}; {how.advice}"
             )
             return _Found(rule, accepted, note if len(suspects) < self.wanted else "")
@@ -258,7 +261,7 @@ class _Search:
         if len(rejected) < self.wanted:
             note = f"just above {name} {value:g} several images are rejected at once"
         if len(rejected) > self.wanted:
-            note = f"no {name} tried down to {value:g} rejects as few as asked"
+            note = f"no {name} tried down to {value:g} rejects as few as requested"
         return _Found(rule, accepted, "; ".join(filter(None, [note, self._fragile(rule, how)])))
 
     def _fragile(self, rule: RejectionRule, how: BySearch) -> str:
@@ -272,9 +275,8 @@ class _Search:
             return ""  # the search stopped at a smaller radius that does as asked
         return (
             f"radius {rule.reach:.2g} is below half a grey level ({half:.2g}), where {rule.name} "
-            f"rejects {there} of {self.num_correct} right answers ({there / self.num_correct:.0%}):"
-            " a network this fragile needs training for robustness before it can use a radius "
-            "that matters"
+            f"rejects {there} of {self.num_correct} right answers ({there / self.num_correct:.0%})."
+            " The network needs robust training before a radius of practical use is possible"
         )
 
     def _rejected(self, accepted: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""Can gradients get through? A gradient that is exactly zero fools an attack, and T(x) with it.
+"""Do gradients reach the input? A gradient of exactly zero misleads attacks, and T(x) too.
 
-Three causes are common: a clamp at the input (its gradient is zero on the bounds, where many
-pixels of real images lie), activations that saturate or die, and a softmax so sure that its
-cross-entropy has no gradient left in floating point.
+Three causes are common: a clamp at the input (its gradient is zero on the bounds, where many pixels
+of real images lie), saturated or dead activations, and outputs so large that the cross-entropy has
+no gradient left in floating point.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _RISE = 0.2  # a share of pixels whose gradient comes back once they are off the
 class InputGradientReport:
     """How much of the gradient at the input is exactly zero.
 
-    Shares are of pixels. The gradient is that of the predicted class's lead over the next one,
-    unless it says cross-entropy.
+    Shares are of pixels. Gradients are of the margin between the two largest logits, unless a name
+    says cross-entropy.
 
     Attributes:
-        num_images: How many images were looked at.
+        num_images: How many images were checked.
         on_bound: Share of the pixels that lie exactly on 0 or 1.
         zero: Share of the pixels whose gradient is exactly zero.
         zero_on_bound: The same among the pixels on a bound; 0 if there are none.
         zero_off_bound: The same among the others; 0 if there are none.
-        zero_after_nudge: The same among the pixels on a bound, after all pixels were moved a
-            little towards the middle.
+        zero_after_nudge: The same among the pixels on a bound, after all pixels were moved slightly
+            towards 0.5.
         zero_cross_entropy: Share of the pixels at which the gradient of the cross-entropy, which
-            T(x) climbs, is exactly zero.
+            T(x) ascends, is exactly zero.
         flat_images: Images whose gradient is zero at every pixel.
         flat_images_cross_entropy: The same for the cross-entropy.
         nonfinite: Share of the pixels whose gradient is NaN or infinite.
-        warning: What is likely wrong; empty if nothing is.
+        warning: The likely causes; empty if there is no problem.
     """
 
     num_images: int
@@ -71,15 +71,22 @@ class _Zeros(NamedTuple):
 def input_gradient_report(
     model: nn.Module, x: Tensor, *, batch_size: int = 256
 ) -> InputGradientReport:
-    """Look for gradients that are exactly zero at the input, and warn if they are many.
+    """Check whether gradients reach the input, and warn if many of them are exactly zero.
 
     Args:
         model: A selective classifier, or a network from images in [0, 1] to logits.
-        x: Images `(N, ...)` in [0, 1]; a few dozen tell enough.
-        batch_size: Images in one batch.
+        x: Images `(N, ...)` in [0, 1]; a few dozen are enough.
+        batch_size: Images per batch.
 
     Returns:
-        The report; a warning is issued with its text if there is one.
+        The report. Its warning, if any, is also issued as a Python warning.
+
+    Example:
+        >>> import torch
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
+        >>> report = input_gradient_report(network, torch.rand(3, 1, 2, 2))
+        >>> report.num_images, report.zero, report.warning
+        (3, 0.0, '')
     """
     check_images(x)
     check_eval_mode(model)
@@ -147,23 +154,23 @@ def _explain(report: InputGradientReport) -> str:
         causes.append(
             f"{report.zero_on_bound:.0%} of the pixels on a bound have no gradient, and "
             f"{report.zero_after_nudge:.0%} a little off it: the network seems to clamp its input "
-            "(the gradient of clamp is zero on its bounds). Take the clamp out; images in [0, 1] "
+            "(the gradient of clamp is zero on its bounds). Remove the clamp; images in [0, 1] "
             "do not need it"
         )
     elif report.zero >= _MANY:
         causes.append(
-            f"{report.zero:.0%} of the pixels have no gradient, on a bound or off it: activations "
-            "near the input seem to saturate or to be dead, or those pixels are not used"
+            f"{report.zero:.0%} of the pixels have no gradient, on a bound or not: activations "
+            "near the input seem to be saturated or dead, or those pixels are not used"
         )
     if report.flat_images:
         causes.append(
             f"{report.flat_images} of {report.num_images} images have no gradient at all, not even "
-            "of the outputs: something inside the network saturates, a softmax at its end perhaps"
+            "of the outputs: something in the network is saturated, perhaps a softmax at its end"
         )
     if report.nonfinite:
         causes.append(
             f"{report.nonfinite:.1%} of the pixels have a gradient that is NaN or infinite: the "
-            "network divides by zero or takes a root of zero on its way back; attacks take such "
+            "network divides by zero or takes a root of zero in its backward; attacks treat such "
             "entries as 0"
         )
     lost = report.flat_images_cross_entropy - report.flat_images

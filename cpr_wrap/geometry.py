@@ -1,8 +1,8 @@
-"""Threat models: which perturbations are allowed, how large they are, and how to move inside.
+"""Threat models: which perturbations are allowed, how to measure them, and how to project.
 
-A threat model is a set of perturbations that is scaled by a radius. Its size of a perturbation is a
-*gauge*: how much the set must be scaled to reach it. `Linf` and `L2` are registered; another one is
-a subclass of `ThreatModel` and a line `THREATS.register("name")(MyModel())`.
+A threat model is a set of perturbations, scaled by a radius. The size of a perturbation is its
+*gauge*: the smallest radius at which the set contains it. `Linf` and `L2` are registered. To add
+your own, write a subclass of `ThreatModel` and call `THREATS.register("name")(MyModel())`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ THREATS: Registry[ThreatModel] = Registry("threat model")
 
 
 def threat(norm: str | ThreatModel) -> ThreatModel:
-    """The threat model of a name, `Linf` or `L2` in any case; a registered one stays as it is."""
+    """Find a threat model by name, e.g. `Linf` or `l2`; a registered one is returned unchanged."""
     if isinstance(norm, ThreatModel):
         known: object = THREATS.get(norm.name)
         if known is not norm:
             raise ValueError(
-                f"threat model {norm.name!r}: expected one that is registered, since results know "
-                f"it by its name; call THREATS.register({norm.name!r}) on it first"
+                f"threat model {norm.name!r}: expected a registered one, because results "
+                f"store its name; call THREATS.register({norm.name!r}) on it first"
             )
         return norm
     folded = {name.lower(): name for name in THREATS}
@@ -46,15 +46,23 @@ def per_row(value: float | Tensor, x: Tensor) -> Tensor:
 
 
 def wide(x: Tensor) -> torch.dtype:
-    """The type that distances are measured in: float64 where the device has it."""
+    """The type in which distances are measured: float64 if the device supports it."""
     return torch.float32 if x.device.type == "mps" else torch.float64
 
 
 class ThreatModel(ABC):
-    """All points of [0, 1] whose perturbation of an image has at most some gauge.
+    """The points of [0, 1] whose distance from an image, by a gauge, is at most a radius.
 
-    None of these functions is meant to be differentiated through: projecting inside a graph would
-    bring in the gradient of clamp, which is zero on its bounds.
+    None of these functions should be differentiated: projecting inside a graph would introduce the
+    gradient of clamp, which is zero on its bounds.
+
+    Example:
+        >>> from cpr_wrap.geometry import threat
+        >>> import torch
+        >>> x = torch.full((1, 1, 2, 2), 0.5)
+        >>> z = threat("Linf").project(x + 0.3, x, 0.1)
+        >>> round(float(z[0, 0, 0, 0]), 4), round(float(threat("L2").distance(z, x)), 4)
+        (0.6, 0.2)
     """
 
     name: ClassVar[str]
@@ -65,7 +73,7 @@ class ThreatModel(ABC):
 
     @abstractmethod
     def steepest(self, gradient: Tensor) -> Tensor:
-        """The step of gauge 1 along which a linear function rises most; 0 where it is flat."""
+        """The step of gauge 1 along which a linear function rises most; 0 if it is flat."""
 
     @abstractmethod
     def _into(self, z: Tensor, x: Tensor, radius: Tensor) -> Tensor:

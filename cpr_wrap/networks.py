@@ -1,10 +1,10 @@
-"""The networks we train: pixels in [0, 1] in, one row of outputs an image out.
+"""The networks of the recipes, from pixels in [0, 1] to one row of outputs per image.
 
-None of them normalises its input or clips it: eps stays in pixel units, and clipping inside a
-differentiated path would bring in the gradient of clamp, which is zero on its bounds.
+None of them normalizes or clips its input: eps stays in pixel units, and clipping would introduce
+the gradient of clamp, which is zero on its bounds.
 
-Every factory takes `num_outputs`, the columns of the output, and `auxiliary`: with it the last of
-these columns comes from ATRR's auxiliary head, a small network of its own on the shared features.
+Every factory takes `num_outputs`, the number of output columns, and `auxiliary`: if set, the last
+column comes from ATRR's auxiliary head, a small network on the shared features.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ def build_network(name: str, *, seed: int = 0, **settings: Any) -> nn.Module:
 
     Args:
         name: A name in `NETWORKS`, e.g. `lenet-compact`.
-        seed: Seed of the initial weights; the caller's random state is left as it was.
+        seed: Seed of the initial weights; the caller's random state is not changed.
         **settings: Passed on to the factory: `num_outputs`, `in_channels`, `auxiliary`, ...
 
     Example:
+        >>> import torch
         >>> network = build_network("lenet-compact", num_outputs=10)
         >>> network(torch.zeros(2, 1, 28, 28)).shape
         torch.Size([2, 10])
@@ -43,13 +44,17 @@ def build_network(name: str, *, seed: int = 0, **settings: Any) -> nn.Module:
 def network_settings(
     name: str, shape: tuple[int, ...], num_outputs: int, *, auxiliary: bool = False
 ) -> dict[str, Any]:
-    """Settings of a registered network for images of one shape.
+    """Settings of a registered network for images of a given shape.
 
     Args:
         name: A name in `NETWORKS`.
         shape: `(C, H, W)`.
-        num_outputs: Columns of the output.
-        auxiliary: Whether the last of them comes from an auxiliary head.
+        num_outputs: Number of output columns.
+        auxiliary: Whether the last column comes from an auxiliary head.
+
+    Example:
+        >>> network_settings("resnet20", (3, 32, 32), num_outputs=10)["in_channels"]
+        3
     """
     settings: dict[str, Any] = {
         "num_outputs": num_outputs,

@@ -1,7 +1,7 @@
-"""What an adversary wants large, as short functions of what the network said.
+"""Objectives: what an adversary maximizes, as short functions of the network's outputs.
 
-An objective never calls the network: a rejection rule makes a `View` of a point once, and every
-objective, and the verdict on that point, is read off it.
+An objective never calls the network. A rejection rule makes a `View` of a point once; every
+objective, and the verdict on that point, is computed from it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ TEMPERATURE = 100.0
 
 
 class Aim(NamedTuple):
-    """What an attack on each row is about: true classes `(N,)` and target classes `(N,)`."""
+    """True classes `(N,)` and target classes `(N,)` of an attack's rows."""
 
     label: Tensor
     target: Tensor
 
 
 class Path(NamedTuple):
-    """The way that a rule's verdict on points z takes, without graph.
+    """The path of a rule from points z, e.g. to T(z), without graph.
 
     Attributes:
-        points: The points `(N, ...)` that were asked for, in order; the last ends the way.
-        lead: The smallest score met on the way, its end aside `(N,)`.
-        outputs: Outputs at z `(N, k + extra)`, or None where they are not known.
+        points: The requested points `(N, ...)`, in order; the last is the end of the path.
+        lead: The smallest score on the path before its end `(N,)`.
+        outputs: Outputs at z `(N, k + extra)`, or None if they are not known.
     """
 
     points: tuple[Tensor, ...]
@@ -45,18 +45,18 @@ class Path(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class View:
-    """All that the network said about points z.
+    """The network's outputs at points z, and what follows from them.
 
     Attributes:
         z: The points `(N, ...)`.
-        outputs: Outputs at z `(N, k + extra)`, with graph where gradients are on.
+        outputs: Outputs at z `(N, k + extra)`, with graph if gradients are enabled.
         num_classes: k, the number of class columns.
-        path: Outputs `(N, k + extra)` at the points of the rule's own path that were asked for,
-            with graph by the straight-through estimate; empty where none were.
+        path: Outputs `(N, k + extra)` at the requested points of the rule's own path, with the
+            straight-through gradient; empty if none were requested.
         points: These points `(N, ...)`, without graph.
-        score: The rule's score `(N,)`, with graph where it can be differentiated; None where it
-            would have cost passes that nobody asked for.
-        threshold: Scores from here on are accepted.
+        score: The rule's score `(N,)`, with graph if it is differentiable; None if it would cost
+            passes and was not requested.
+        threshold: Scores of at least this are accepted.
         aim: True and target classes, for objectives.
     """
 
@@ -76,7 +76,7 @@ class View:
 
     @property
     def path_logits(self) -> tuple[Tensor, ...]:
-        """Class logits `(N, k)` at the points of the path that were asked for."""
+        """Class logits `(N, k)` at the requested points of the path."""
         if not self.path:
             raise RuntimeError("this objective reads the rule's path; declare it with path=(1.0,)")
         return tuple(outputs[:, : self.num_classes] for outputs in self.path)
@@ -131,7 +131,7 @@ class View:
         return lead if self.score is None else torch.minimum(lead, self.score - self.threshold)
 
     def ask(self, network: nn.Module) -> Tensor:
-        """Outputs of another network at z, counted as a pass."""
+        """Outputs of another network at z; counted as a pass."""
         outputs: Tensor = network(tally(self.z))
         return outputs
 
@@ -144,7 +144,7 @@ class Goal(enum.Enum):
     MISTAKE = "mistake"  # of the network alone, accepted or not: its decision boundary
 
     def reached(self, predicted: Tensor, accepted: Tensor, y: Tensor) -> Tensor:
-        """Tell for each row whether the goal is met.
+        """Whether each row reaches the goal.
 
         Args:
             predicted: Classes `(N,)`.
@@ -161,7 +161,7 @@ class Goal(enum.Enum):
 
 
 class Targets(enum.Enum):
-    """Which classes an objective is run for, one run each."""
+    """The target classes of an objective; it runs once per target."""
 
     NONE = "none"
     OTHERS = "every class but the true one"
@@ -173,13 +173,13 @@ Terms = Callable[[View], tuple[Tensor, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """A function to be made large.
+    """A function to maximize.
 
     Attributes:
         name: The paper's acronym where it has one.
-        terms: Gives, from a view, the terms `(N,)` whose sum is the objective.
-        targets: The classes it is run for.
-        path: The points of the rule's own path that it reads, as shares of the way: `(1.0,)` is
+        terms: Function from a view to the terms `(N,)` whose sum is the objective.
+        targets: Its target classes.
+        path: The points of the rule's own path that it reads, as shares of the path: `(1.0,)` is
             the end, T(z) for CPR.
         score: Whether it reads the rule's score.
     """
@@ -205,7 +205,7 @@ class Objective:
         """Value and direction of ascent at the points of a view.
 
         Args:
-            view: What the network said about its leaf `z` `(N, ...)`.
+            view: A view whose `z` `(N, ...)` is a leaf.
             aim: True and target classes.
 
         Returns:
@@ -229,9 +229,11 @@ def objective(
     path: tuple[float, ...] = (),
     score: bool = False,
 ) -> Callable[[Terms], Objective]:
-    """Make an `Objective` of a function of a view.
+    """Decorator that turns a function of a view into an `Objective`.
 
     Example:
+        >>> from torch import Tensor
+        >>> from cpr_wrap.objective import View, doubt
         >>> @objective("FLAT")
         ... def flat(view: View) -> tuple[Tensor, ...]:
         ...     return (doubt(view.logits),)
@@ -256,7 +258,7 @@ def doubt(logits: Tensor, temperature: float = TEMPERATURE) -> Tensor:
 
 
 def margin(logits: Tensor, label: Tensor) -> Tensor:
-    """How far a class leads the best other one, `(N, k)` and `(N,)` to `(N,)`."""
+    """Margin of a class over the best other class, `(N, k)` and `(N,)` to `(N,)`."""
     own = logits.gather(1, label[:, None]).squeeze(1)
     rival = logits.scatter(1, label[:, None], -torch.inf).amax(dim=1)
     return own - rival
@@ -276,7 +278,7 @@ def confident_mistake(view: View) -> tuple[Tensor, ...]:
 
 @objective("MARGIN")
 def lost_margin(view: View) -> tuple[Tensor, ...]:
-    """Make the true class trail the best other one: the way to the network's own boundary."""
+    """Make the margin of the true class negative: search for the network's own boundary."""
     return (-margin(view.logits, view.label),)
 
 

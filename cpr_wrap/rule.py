@@ -1,8 +1,8 @@
-"""The protocol of a rejection rule: all that the engine, reports and the command line ask of it.
+"""The protocol of a rejection rule: what the engine, reports and the command line need from it.
 
-A rule reads what the network said about a point, scores it, and accepts scores from its threshold
-on. Everything else it declares: how far from a point it looks, what a verdict costs, how it is
-calibrated, which attacks adapt to it.
+A rule computes a score from the network's outputs at a point, and accepts scores at or above its
+threshold. It declares everything else: how far from a point it looks, what a verdict costs, how it
+is calibrated, and which attacks adapt to it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from cpr_wrap.meter import Passes
 from cpr_wrap.objective import Objective, Path, View
 
 DEFAULT_RULE = "cpr"
-"""The rule of a network that comes without one."""
+"""The default rule of a network that has none."""
 
 
 class Network(Protocol):
-    """What a rule may ask of a model."""
+    """The part of a model that a rule may use."""
 
     base: nn.Module
-    """The network itself, for rules that look at its layers."""
+    """The network itself, for rules that read its layers."""
 
     def outputs(self, x: Tensor) -> Tensor:
         """All outputs of the network `(N, k + extra)`, differentiable and counted."""
@@ -41,17 +41,17 @@ class Network(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ByQuantile:
-    """Calibrated by its threshold, which becomes a quantile of the score."""
+    """Calibrated by its threshold, which becomes a quantile of the scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BySearch:
-    """Calibrated by a search over one setting, with which rejection grows.
+    """Calibrated by a search over one setting; rejection increases with it.
 
     Attributes:
         setting: Name of the setting.
-        most: The largest value that has an effect; None where only the data's range limits it.
-        advice: What to do when even that rejects too little.
+        most: The largest value that has an effect; None if only the range of pixels limits it.
+        advice: What to do if even that value rejects too few images.
     """
 
     setting: str
@@ -75,24 +75,40 @@ CalibratedBy = ByQuantile | BySearch | Unchanged
 
 @dataclass(frozen=True, kw_only=True)
 class RejectionRule(ABC):
-    """Scores inputs and accepts those that reach its threshold.
+    """Base class of rules: it scores inputs and accepts scores at or above the threshold.
 
-    A rule comes with the attacks on it: `inner` objectives try to make it reject, `outer` ones try
-    to slip a mistake past it. They are class attributes, or properties where they depend on the
+    A rule declares the attacks on it: `inner` objectives try to make it reject, `outer` objectives
+    try to make it accept a mistake. They are class attributes, or properties if they depend on the
     rule's settings. `register_rule` refuses a rule without them.
 
     Attributes:
-        threshold: Scores from here on are accepted.
+        threshold: Scores of at least this are accepted.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import torch
+        >>> from torch import nn
+        >>> from cpr_wrap.objective import low_score, scored_mistake
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class LargeLogit(RejectionRule):
+        ...     inner, outer = (low_score,), (scored_mistake,)
+        ...
+        ...     def score(self, view):
+        ...         return view.logits.amax(dim=1)
+        >>> from cpr_wrap import SelectiveClassifier
+        >>> network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval()
+        >>> SelectiveClassifier(network, LargeLogit(threshold=99.0)).predict(torch.rand(2, 1, 2, 2))
+        tensor([-1, -1])
     """
 
     threshold: float = 0.0
 
     name: ClassVar[str] = ""
     extra_outputs: ClassVar[int] = 0
-    """Columns that the network has after its k class logits."""
+    """Number of output columns after the k class logits."""
     can_reject: ClassVar[bool] = True
     needs_gradient: ClassVar[bool] = False
-    """Whether scoring differentiates the network at the input."""
+    """Whether the score needs gradients of the network at the input."""
     stochastic: ClassVar[bool] = False
     """Whether the same input may get different verdicts. Such rules are refused for now."""
     rejects_near_boundary: ClassVar[bool] = False
@@ -114,7 +130,7 @@ class RejectionRule(ABC):
 
     @property
     def outer(self) -> tuple[Objective, ...]:
-        """Objectives that try to slip a mistake past the rule; the strongest last."""
+        """Objectives that try to make the rule accept a mistake; the strongest last."""
         return ()
 
     @property
@@ -129,12 +145,12 @@ class RejectionRule(ABC):
 
     @property
     def reach(self) -> float:
-        """How far from a point the verdict on it looks, in pixel units."""
+        """How far from a point its verdict looks, in pixel units."""
         return 0.0
 
     @property
     def cost(self) -> Passes:
-        """Passes of one verdict on one input."""
+        """Passes per verdict on one input."""
         return Passes(1, 1) if self.needs_gradient else Passes(1, 0)
 
     @property
@@ -149,7 +165,7 @@ class RejectionRule(ABC):
 
     @property
     def accepts_everything(self) -> bool:
-        """Whether the rule, set as it is, can never reject."""
+        """Whether the rule, with these settings, never rejects."""
         return not self.can_reject
 
     @abstractmethod
@@ -157,11 +173,11 @@ class RejectionRule(ABC):
         """Score inputs.
 
         Args:
-            view: What the network said about them. `view.z` is a leaf and `view.outputs` has a
-                graph where the rule `needs_gradient` or an attack differentiates the score.
+            view: The network's outputs at the inputs. If the rule `needs_gradient`, or an attack
+                differentiates the score, `view.z` is a leaf and `view.outputs` has a graph.
 
         Returns:
-            Scores `(N,)`, larger = accept.
+            Scores `(N,)`, larger for more certain.
         """
 
     def view(
@@ -174,16 +190,16 @@ class RejectionRule(ABC):
         label: Tensor | None = None,
         along: Path | None = None,
     ) -> View:
-        """Ask the network about points once, for objectives and for the verdict.
+        """Call the network once, for objectives and for the verdict.
 
         Args:
-            model: Answers with outputs.
+            model: The model that gives outputs.
             z: Points `(N, ...)`.
-            verdict: Whether the score is wanted. A score that costs nothing is there anyway.
-            path: Points of the rule's own path at which outputs are wanted, as shares of the way.
+            verdict: Whether to compute the score. A score that costs no passes is always computed.
+            path: Points of the rule's own path at which to compute outputs, as shares of the path.
                 Rules without a path ignore them.
-            label: Make the path as if these classes `(N,)` were predicted at z.
-            along: A path that is known already, and is not made again.
+            label: Compute the path as if these classes `(N,)` were predicted at z.
+            along: A path that is already known; it is not computed again.
         """
         del path, label, along
         scored = verdict or self.cost.total == 1
@@ -203,13 +219,13 @@ class RejectionRule(ABC):
     def path(
         self, model: Network, z: Tensor, shares: Sequence[float], label: Tensor | None = None
     ) -> Path | None:
-        """The way that the verdict on points takes; None for rules that look at z alone.
+        """The path behind the verdict on points; None for rules that look at z alone.
 
         Args:
-            model: Answers with outputs.
+            model: The model that gives outputs.
             z: Points `(N, ...)`.
-            shares: Which points of the way are wanted beside its end, as shares of it.
-            label: Make it as if these classes `(N,)` were predicted at z.
+            shares: Points of the path to return in addition to its end, as shares of it.
+            label: Compute it as if these classes `(N,)` were predicted at z.
         """
         del model, z, shares, label
         return None
@@ -223,7 +239,7 @@ class RejectionRule(ABC):
 
         Args:
             view: A view with its score.
-            name: Gives a class its name.
+            name: Function from a class number to its name.
         """
         del name
         sides = {True: "reaches", False: "is below"}
@@ -233,14 +249,14 @@ class RejectionRule(ABC):
         ]
 
     def certificate(self, proof: Proof) -> Radii | None:
-        """What bounds on the network's outputs prove about the rule's verdicts around images.
+        """What bounds on the network's outputs prove about verdicts around images.
 
         Args:
-            proof: Bounds around images that are classified rightly, asked for by radius.
+            proof: Bounds around correctly classified images, for any radius.
 
         Returns:
-            Radii `(N,)` within which no accepted mistake and no rejection exists; None where the
-            verdict does not follow from such bounds.
+            Radii `(N,)` without an accepted mistake and without a rejection; None if verdicts do
+            not follow from such bounds.
         """
         del proof
         return None
@@ -253,11 +269,11 @@ class RejectionRule(ABC):
         return f"{self.name} ({', '.join(text)})"
 
     def stand_in(self) -> Self:
-        """A cheaper rule of the same kind to search with; the true one judges."""
+        """A cheaper rule of the same kind, to guide searches; the rule itself judges."""
         return self
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """Networks of the rule's own, by name: moved, saved and digested with the classifier."""
+        """The rule's own networks by name; they are moved and saved with the classifier."""
         return {}
 
     @classmethod
@@ -282,7 +298,20 @@ RULES: Registry[type[RejectionRule]] = Registry(
 
 
 def register_rule(name: str) -> Callable[[RuleClass], RuleClass]:
-    """Enter a rule under a name; a defense enters with the attacks on it."""
+    """Register a rule under a name. It must declare the attacks on it.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from cpr_wrap import RejectionRule
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Hopeful(RejectionRule):
+        ...     def score(self, view):
+        ...         return view.logits.amax(dim=1)
+        >>> register_rule("hopeful")(Hopeful)
+        Traceback (most recent call last):
+        ...
+        TypeError: Hopeful declares no outer attack; a defense enters with the attacks on it
+    """
 
     def enter(rule: RuleClass) -> RuleClass:
         if not (isinstance(rule, type) and issubclass(rule, RejectionRule)):
@@ -303,7 +332,7 @@ def register_rule(name: str) -> Callable[[RuleClass], RuleClass]:
 
 
 def find_rule(name: str) -> type[RejectionRule]:
-    """The class of a rule: a registered name, or an address `module:name` that a person typed."""
+    """Find the class of a rule by its registered name or its address `module:name`."""
     kind = find(RULES, name)
     # A class that is registered nowhere goes by its address.
     known = RULES.get(getattr(kind, "name", "")) is kind
@@ -311,7 +340,7 @@ def find_rule(name: str) -> type[RejectionRule]:
 
 
 def rule_settings(rule: RejectionRule) -> dict[str, Any]:
-    """A rule's settings as plain data, without networks of its own."""
+    """A rule's settings as plain data, without its own networks."""
     own = set(rule.modules())
     return {f.name: getattr(rule, f.name) for f in fields(rule) if f.name not in own}
 
@@ -328,7 +357,7 @@ def rule_from_config(
 
     Args:
         config: The description.
-        modules: Networks of the rule's own, by name; blank ones if left out.
+        modules: The rule's own networks by name; by default without weights.
     """
     if not isinstance(config, Mapping) or not isinstance(config.get("name"), str):
         raise ValueError(f"a rule's description needs its name, got {config!r:.200}")
@@ -339,7 +368,13 @@ def rule_from_config(
 def make_rule(
     name: str, settings: Mapping[str, Any], modules: Mapping[str, nn.Module] | None = None
 ) -> RejectionRule:
-    """A registered rule with some settings; unknown ones are refused with a suggestion."""
+    """Make a registered rule; unknown settings are refused with a suggestion.
+
+    Example:
+        >>> import cpr_wrap.rules
+        >>> make_rule("confidence", {"threshold": 0.9})
+        Confidence(threshold=0.9)
+    """
     kind = RULES[name]
     own = dict(modules) if modules is not None else kind.blank_modules(settings)
     known = [field.name for field in fields(kind) if field.name not in own]

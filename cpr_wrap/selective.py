@@ -48,14 +48,15 @@ LogitsMode = Literal["base", "reject-column"]
 
 
 class Selection(NamedTuple):
-    """What a selective classifier answers.
+    """The answer of a selective classifier.
 
     Attributes:
         logits: Class logits `(N, k)`.
-        accepted: Whether the prediction stands `(N,)`.
-        score: The rule's score `(N,)`, larger for surer; accepted from the rule's threshold on.
+        accepted: Whether the input is accepted `(N,)`, bool.
+        score: The rule's score `(N,)`; inputs with at least the rule's threshold are accepted.
 
     Example:
+        >>> import torch
         >>> logits = torch.tensor([[2.0, 1.0], [0.0, 3.0]])
         >>> answer = Selection(logits, torch.tensor([True, False]), torch.tensor([0.7, 0.1]))
         >>> answer.predicted.tolist(), answer.labels.tolist()
@@ -78,16 +79,18 @@ class Selection(NamedTuple):
 
 
 class SelectiveClassifier(nn.Module):
-    """A classifier that may abstain.
+    """A network and a rejection rule: a classifier that may reject.
 
     Attributes:
         base: The network, from images in [0, 1] to outputs `(N, k + rule.extra_outputs)`.
-        rule: When to reject.
-        companions: Networks of the rule's own, if it has any.
-        source: How to build the base again (an address, or a network name with its settings),
-            kept so that `save` can write it down; may be empty.
+        rule: The rejection rule.
+        companions: The rule's own networks, if it has any.
+        source: How to build the base again (an address, or a network name with its settings), for
+            `save`; may be empty.
 
     Example:
+        >>> import torch
+        >>> from torch import nn
         >>> from cpr_wrap import Confidence
         >>> network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval()
         >>> model = SelectiveClassifier(network, Confidence(threshold=1.0))
@@ -124,8 +127,8 @@ class SelectiveClassifier(nn.Module):
     def outputs(self, x: Tensor) -> Tensor:
         """All outputs of the network `(N, k + extra)`, differentiable.
 
-        A network in half precision gets its input in that precision, and answers in float32:
-        points and distances never lose digits to the network's type.
+        A network in half precision gets its input in that precision and returns float32, so points
+        and distances lose no digits.
         """
         dtype = network_dtype(self.base)
         try:
@@ -157,7 +160,7 @@ class SelectiveClassifier(nn.Module):
     def forward(self, x: Tensor) -> Selection:
         """Classify or reject.
 
-        Works under `torch.no_grad()` and `torch.inference_mode()`; the answer carries no graph.
+        Works under `torch.no_grad()` and `torch.inference_mode()`; the answer has no graph.
 
         Args:
             x: Images `(N, ...)` in [0, 1].
@@ -167,7 +170,7 @@ class SelectiveClassifier(nn.Module):
         return self.judge(x)
 
     def judge(self, x: Tensor) -> Selection:
-        """`forward` without its checks of the input, for callers that have made them."""
+        """`forward` without its checks of the input."""
         view = self.look(x)
         outputs, score = view.outputs.detach(), view.known_score.detach()
         check_finite(outputs)
@@ -181,11 +184,11 @@ class SelectiveClassifier(nn.Module):
         return Selection(logits, score >= self.rule.threshold, score)
 
     def look(self, x: Tensor, path: Sequence[float] = ()) -> View:
-        """What the network said about inputs, with the rule's score.
+        """The network's outputs at inputs, with the rule's score.
 
         Args:
             x: Images `(N, ...)` in [0, 1].
-            path: Points of the rule's own path at which outputs are wanted, as shares of the way.
+            path: Points of the rule's own path at which to compute outputs, as shares of the path.
         """
         with torch.inference_mode(False), torch.no_grad():
             # Inference tensors cannot enter a graph; their clones can.
@@ -201,10 +204,10 @@ class SelectiveClassifier(nn.Module):
         """A plain module for other tools.
 
         Args:
-            mode: `base` gives the k class logits, differentiable, blind to rejection;
-                `reject-column` appends a column that is the largest exactly where the input is
-                rejected. That column has no useful gradient: attack the model with our own
-                attacks or adapters, not through it.
+            mode: `base` gives the k class logits, differentiable and without rejection.
+                `reject-column` appends a column that is the largest exactly if the input is
+                rejected. That column has no useful gradient: use the attacks or adapters of this
+                package instead of attacking through it.
         """
         views: dict[str, type[nn.Module]] = {"base": _BaseLogits, "reject-column": _RejectColumn}
         if mode not in views:
@@ -212,16 +215,16 @@ class SelectiveClassifier(nn.Module):
         return views[mode](self)
 
     def with_rule(self, rule: RejectionRule) -> SelectiveClassifier:
-        """The same network under another rule."""
+        """The same network with another rule."""
         return SelectiveClassifier(self.base, rule, self.source)
 
     def save(self, folder: str | Path) -> Path:
         """Write weights (`model.safetensors`) and `config.json` with the rule and the source.
 
-        Networks of the rule's own go to `rule.safetensors`.
+        The rule's own networks go to `rule.safetensors`.
 
         Args:
-            folder: Made if it does not exist. `cpr_wrap.load("local:FOLDER")` reads it.
+            folder: Created if it does not exist. `cpr_wrap.load("local:FOLDER")` reads it.
         """
         path = Path(folder)
         write_tensors(path / WEIGHTS, _distinct(self.base))
@@ -272,7 +275,7 @@ def check_finite(outputs: Tensor) -> None:
     bad = (~outputs.isfinite()).any(dim=1)
     raise RuntimeError(
         f"the network's outputs are NaN or infinite for {int(bad.sum())} of {len(outputs)} "
-        f"inputs, the first in row {int(bad.int().argmax())}; such outputs are no answer"
+        f"inputs, the first in row {int(bad.int().argmax())}; such outputs are not an answer"
     )
 
 

@@ -1,10 +1,10 @@
-"""Exact forward, smoothed backward: gradients for searches where a network's own are blind.
+"""Exact forward, smoothed backward: gradients for searches where a network's own are zero.
 
-A ReLU below its threshold, a clamp beyond its bounds and the losers of a max-pooling pass no
-gradient on, although a longer step would change them. Inside `smoothed` every such function keeps
-its value to the last bit, while its backward is that of a smooth neighbour; the network needs no
-change. Only searches may use it: what judges, and what a rule computes for its verdict, is run
-outside the block, or under `exact`.
+A ReLU below its threshold, a clamp beyond its bounds and the smaller inputs of a max-pooling have
+zero gradient, although a longer step would change the output. Inside `smoothed`, every such
+function keeps its exact value, but its backward is that of a smooth approximation. The network is
+not changed. Only searches use it: judging, and what a rule computes for its verdict, run outside
+the block or under `exact`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,24 @@ from torch.overrides import TorchFunctionMode
 from cpr_wrap._soft import REPLACEMENTS
 
 STRENGTH = 0.15
-"""Width of the smoothing as a share of the spread of what enters a function."""
+"""Width of the smoothing, as a share of the spread of a function's inputs."""
 
 _switched_off = 0
 
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """Switch `smoothed` off inside the block, however deep it is nested."""
+    """Disable `smoothed` inside the block, at any nesting depth.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap.smoothing import smoothed
+        >>> x = torch.tensor([[-1.0, 2.0]], requires_grad=True)
+        >>> with smoothed(), exact():
+        ...     y = x.relu()
+        >>> torch.autograd.grad(y.sum(), x)[0].tolist()
+        [[0.0, 1.0]]
+    """
     global _switched_off
     _switched_off += 1
     try:
@@ -37,7 +47,7 @@ def exact() -> Iterator[None]:
 
 
 def obstacle(network: nn.Module) -> str:
-    """Say why a network's backward cannot be smoothed; empty if nothing is known against it."""
+    """The reason why a network's backward cannot be smoothed; empty if it can."""
     for name, module in network.named_modules():
         where = f"module {name!r}" if name else "the network"
         # The marks of torch.compile(module) and of module.compile().
@@ -49,21 +59,22 @@ def obstacle(network: nn.Module) -> str:
 
 
 class smoothed(TorchFunctionMode):
-    """Replace the backward of functions with bends inside the block.
+    """Inside the block, smooth the backward of piecewise linear functions.
 
     These are relu, relu6, leaky_relu, hardtanh, hardsigmoid, hardswish, clamp, abs, max-pooling,
     amax, amin, maximum and minimum, as functions, methods and modules, in place or not. Graphs made
-    inside keep the smoothed backward after the block. Nothing is done where no gradient is asked
-    for, nor to code that torch.compile or TorchScript has translated (see `obstacle`).
+    inside keep the smoothed backward after the block. Calls without gradients are not changed, and
+    neither is code compiled by torch.compile or TorchScript (see `obstacle`).
 
-    A row's gradient depends on that row alone: each sample has widths of its own, `strength` times
-    the spread in each channel (the root mean square distance from the nearest bend; of a maximum,
-    the standard deviation).
+    The gradient of a row depends on that row alone. Each sample has its own widths: `strength`
+    times the spread in each channel, which is the root mean square distance from the nearest kink
+    (for a maximum, the standard deviation).
 
     Attributes:
-        replaced: Calls replaced so far; 0 afterwards tells that there was nothing to smooth.
+        replaced: Calls replaced so far; 0 means that there was nothing to smooth.
 
     Example:
+        >>> import torch
         >>> x = torch.tensor([[-1.0, 2.0]], requires_grad=True)
         >>> with smoothed():
         ...     y = x.relu()

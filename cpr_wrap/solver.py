@@ -1,7 +1,7 @@
-"""Projected gradient ascent, the only one of the library: T(x), attacks and training use it.
+"""Projected gradient ascent: the one solver behind T(x), attacks and training.
 
-`Climb` holds rows on their way up and takes one step at a time, so that an engine can look at the
-rows and exchange them between steps. `ascend` is the plain loop over it.
+`Climb` holds a batch of rows and makes one step at a time, so that the engine can inspect and
+replace rows between steps. `ascend` is the plain loop over it.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _ROW_TENSORS = (
 
 @dataclass(frozen=True, kw_only=True)
 class PGD:
-    """How to climb.
+    """Settings of projected gradient ascent.
 
     Attributes:
         steps: Number of steps.
         step_size: Length of a step in pixel units.
-        momentum: Share of the running mean of directions that is kept, 0 for none. The mean is
-            not renormalised: with 0.9 the first step has a tenth of `step_size`.
+        momentum: Weight of the running mean of directions, 0 for none. The mean is not
+            renormalized: with 0.9, the first step has a tenth of `step_size`.
         norm: `Linf` (sign steps) or `L2` (steps along the gradient).
-        keep: What to return: the `last` point, or the `best` by value among all visited.
-        backtrack: If given, a step that lowers the value is not taken, and that row's step size is
+        keep: Return the `last` point, or the `best` by value among all visited.
+        backtrack: If given, a step that lowers the value is undone, and that row's step size is
             divided by this factor.
         shrink: Length of the last step as a share of the first; steps shrink geometrically.
     """
@@ -90,8 +90,8 @@ class Climb:
     """Rows of projected gradient ascent.
 
     Attributes:
-        z: Where the rows stand `(N, ...)`.
-        best: The best point of each row so far by value `(N, ...)`.
+        z: Current points `(N, ...)`.
+        best: The point with the largest value of each row so far `(N, ...)`.
         best_value: Its value `(N,)`, minus infinity before the first step.
     """
 
@@ -104,13 +104,13 @@ class Climb:
         start: Tensor | None = None,
         step_size: Tensor | None = None,
     ) -> None:
-        """Put rows at their starts.
+        """Start the rows.
 
         Args:
             x: Centres of the balls `(N, ...)`.
             radius: Radius of the balls, one or `(N,)`.
-            pgd: How to climb.
-            start: First points `(N, ...)`, projected into the balls; `x` itself if left out.
+            pgd: The settings.
+            start: First points `(N, ...)`, projected into the balls; by default `x`.
             step_size: Step sizes `(N,)` that replace `pgd.step_size`.
         """
         self.pgd = pgd
@@ -139,7 +139,7 @@ class Climb:
         return self._mapped(lambda name: torch.cat([getattr(self, name), getattr(other, name)]))
 
     def state(self) -> dict[str, Tensor]:
-        """All that the rows hold, to go on from with `resumed`."""
+        """The state of the rows, to resume from."""
         held = {name: getattr(self, name) for name in _ROW_TENSORS}
         return {name: tensor for name, tensor in held.items() if tensor is not None}
 
@@ -220,19 +220,28 @@ def ascend(
     start: Tensor | None = None,
     watch: Callable[[int, Tensor], None] | None = None,
 ) -> Tensor:
-    """Make a function large inside balls.
+    """Maximize a function inside balls.
 
     Args:
-        value: Differentiable function of points `(N, ...)` that gives `(N,)`, each row depending
+        value: Differentiable function from points `(N, ...)` to values `(N,)`; each value depends
             on its own point alone.
         x: Centres of the balls `(N, ...)`.
         radius: Radius of the balls, one or `(N,)`.
-        pgd: How to climb.
-        start: First points `(N, ...)`; `x` itself if left out.
-        watch: Called after each step with its number, from 1 on, and the points `(N, ...)`.
+        pgd: The settings.
+        start: First points `(N, ...)`; by default `x`.
+        watch: Called after each step with its number, counted from 1, and the points `(N, ...)`.
 
     Returns:
         Points `(N, ...)` without graph.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap.solver import PGD
+        >>> x = torch.full((1, 1, 2, 2), 0.5)
+        >>> pgd = PGD(steps=5, step_size=0.05)
+        >>> brighter = ascend(lambda z: z.flatten(1).sum(dim=1), x, 0.1, pgd)
+        >>> [round(pixel, 4) for pixel in brighter.flatten().tolist()]
+        [0.6, 0.6, 0.6, 0.6]
     """
     climb = Climb(x, radius, pgd, start=start)
     with torch.enable_grad():
@@ -274,8 +283,17 @@ def _warn_if_blind(gradient: Tensor) -> None:
 def frozen(network: nn.Module) -> Iterator[None]:
     """Temporarily disable parameter gradients.
 
-    Input gradients do not need them. Graphs get smaller, and code inside that calls `.backward()`
-    by mistake leaves no trace in the parameters.
+    Input gradients do not need them. Graphs get smaller, and a call of `.backward()` inside does
+    not change the parameters' `.grad`.
+
+    Example:
+        >>> import torch
+        >>> network = torch.nn.Linear(4, 2)
+        >>> with frozen(network):
+        ...     network.weight.requires_grad
+        False
+        >>> network.weight.requires_grad
+        True
     """
     asking = [p for p in network.parameters() if p.requires_grad]
     for parameter in asking:

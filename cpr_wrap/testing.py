@@ -1,4 +1,4 @@
-"""Checks for authors of plug-ins: does a rule keep what the engine relies on?"""
+"""Checks for authors of rules: does a rule do what the engine relies on?"""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ _NEAR = 1e-4
 
 
 def check_rule(rule: RejectionRule, network: nn.Module, images: Tensor) -> None:
-    """Check that a rule keeps its contract; the first thing that does not hold is an error.
+    """Check that a rule fulfils its contract; the first violation is an error.
 
-    Verdicts are deterministic and do not depend on the batch; the cost is what it declares; an
-    attack is declared for every goal, and its gradient reaches the input; settings survive being
-    saved and loaded.
+    Verdicts must be deterministic and independent of the batch. The declared cost must be the true
+    one. Every goal must have an attack whose gradient reaches the input. Saving and loading must
+    keep all settings.
 
     Args:
         rule: The rule, registered, with settings that reject some of the images or none.
-        network: A network it can be used with, in eval mode.
+        network: A network for the rule, in eval mode.
         images: A few images `(N, ...)` in [0, 1], at least 2.
 
     Raises:
         AssertionError: What does not hold, and what was expected.
 
     Example:
+        >>> import torch
         >>> from cpr_wrap import Confidence
         >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
         >>> check_rule(Confidence(threshold=0.4), net, torch.rand(3, 1, 2, 2))

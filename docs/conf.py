@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import typer
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 from typer.cli import get_docs_for_click
@@ -95,8 +96,16 @@ def _describe_constants(
         lines[:] = notes["", attribute]
 
 
+def _set_dashes(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Put a dash between a parameter and its description; Sphinx writes two hyphens."""
+    for text in list(doctree.findall(nodes.Text)):
+        if text == " -- ":
+            text.parent.replace(text, nodes.Text(" – "))
+
+
 def setup(app: Sphinx) -> None:
     """Connect the functions above."""
     app.connect("source-read", _append_commands)
     app.connect("autodoc-skip-member", _has_a_page_of_its_own)
     app.connect("autodoc-process-docstring", _describe_constants)
+    app.connect("doctree-resolved", _set_dashes)

@@ -192,7 +192,7 @@ def test_a_rate_beyond_all_steps_is_said():
     assert calibrated.rule.radius == pytest.approx(0.05)
     assert (record.num_rejected, record.reached) == (12, False)
     assert (
-        "even radius 0.05, the largest there is, rejects 12 of 100; raise steps or step_size"
+        "even radius 0.05, the largest possible, rejects 12 of 100; raise steps or step_size"
         in record.note
     )
 
@@ -222,7 +222,7 @@ def test_images_on_the_boundary_put_a_small_rate_out_of_reach():
     calibrated, record = calibrate(model, x, torch.ones(100, dtype=torch.long), 0.05)
     assert calibrated.rule.radius < 1e-5
     assert (record.num_rejected, record.reached) == (10, False)
-    assert "rejects as few as asked" in record.note
+    assert "rejects as few as requested" in record.note
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.1, 0.3, 0.5])

@@ -73,7 +73,7 @@ def test_a_clamping_activation_at_the_input_is_found():
     assert report.zero_on_bound == 1
     assert report.zero_off_bound == report.zero_after_nudge == 0
     assert report.zero == 0.75
-    assert "Take the clamp out" in report.warning
+    assert "Remove the clamp" in report.warning
 
 
 @pytest.mark.usefixtures("quiet")
@@ -83,7 +83,7 @@ def test_a_clamp_is_harmless_where_no_pixel_is_on_a_bound():
 
 
 def test_dead_units_are_not_mistaken_for_a_clamp():
-    with pytest.warns(UserWarning, match="saturate or to be dead") as caught:
+    with pytest.warns(UserWarning, match="saturated or dead") as caught:
         report = input_gradient_report(After(lambda x: (x - 0.9).relu()), on_bounds())
     assert len(caught) == 1
     assert report.zero_after_nudge == report.zero_on_bound == pytest.approx(2 / 3)

@@ -26,3 +26,15 @@ def test_examples_are_true(name):
     result = doctest.testmod(module)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_every_public_name_has_an_example():
+    """Constants and registries show their content instead, and `calibrate` shows `Calibration`."""
+    import cpr_wrap
+
+    missing = {
+        name
+        for name in cpr_wrap.__all__
+        if callable(thing := getattr(cpr_wrap, name)) and ">>> " not in (thing.__doc__ or "")
+    }
+    assert missing == {"Calibration"}

@@ -1,4 +1,4 @@
-"""Ways to propose perturbed inputs."""
+"""Attacks: they propose perturbed inputs, which the engine judges."""
 
 from cpr_wrap.attacks.adaptive import KNOWN, Attack, Halving, Proposer, Stage
 

@@ -1,7 +1,7 @@
-"""A selective classifier as other packages want to see models: columns whose largest decides.
+"""A selective classifier in the form that other packages expect: columns whose arg max decides.
 
-Every adapter is exact: its arg max tells what the selective classifier answers. And every adapter
-can be differentiated: what depends on T(z) carries the straight-through gradient.
+Every adapter is exact: its arg max is the answer of the selective classifier. Every adapter is
+differentiable: what depends on T(z) has the straight-through gradient.
 """
 
 from __future__ import annotations

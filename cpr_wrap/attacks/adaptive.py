@@ -1,4 +1,4 @@
-"""An attack is an objective, a goal and a way to search. It only proposes; the engine judges."""
+"""An attack is an objective, a goal and search settings. It only proposes; the engine judges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cpr_wrap.smoothing import STRENGTH
 from cpr_wrap.solver import PGD
 
 KNOWN = -1
-"""The start that is the best point known so far, pulled into the row's ball."""
+"""Start at the best point known so far, projected into the row's ball."""
 
 Select = Literal["success", "loss"]
 Gradient = Literal["exact", "smoothed", "alternating"]
@@ -25,37 +25,42 @@ Gradient = Literal["exact", "smoothed", "alternating"]
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """One way to search for points that reach a goal.
+    """A gradient attack: an objective, a goal and how to search.
 
     Attributes:
-        objective: What to make large.
-        goal: What counts.
-        steps: Steps of one restart.
+        objective: What to maximize.
+        goal: What counts as a success.
+        steps: Steps per restart.
         step: Step size as a share of the row's radius.
-        step_of_eps: Take `step` as a share of eps instead, whatever the row's radius (the paper's
-            choice for its inner attacks).
+        step_of_eps: Take `step` as a share of eps instead of the row's radius, as the paper does
+            for its inner attacks.
         momentum: As in `PGD`.
         backtrack: As in `PGD`.
         shrink: As in `PGD`.
         starts: Where restarts begin: 0 is the image itself, n > 0 the n-th random start, `KNOWN`
             the best point known; or restarts from donors, or from near misses of earlier stages.
         targets: How many of the likeliest target classes to aim at; None for all.
-        alphas: Radii as shares of eps, tried in this order. Not used with `rounds`.
-        rounds: If positive, search for the smallest radius that reaches the goal: in this many
-            rounds, each in a ball smaller than the smallest radius known.
-        stride: By what share the first of these rounds goes below that radius.
-        stand_in: Search with the rule's cheaper stand-in; the true rule judges in any case.
-        aimed: Make the rule's own path as if the target class were predicted.
+        alphas: Radii to search in, as shares of eps, in this order. Not used with `rounds`.
+        rounds: If positive, search for the smallest radius that reaches the goal, in this many
+            rounds. Each round searches a ball smaller than the smallest known radius.
+        stride: How far below the known radius the first round searches, as a share of it.
+        stand_in: Search with the rule's cheaper substitute. The true rule judges in any case.
+        aimed: Compute the rule's own path as if the target class were predicted.
         refresh: Recompute the rule's own path after this many steps, and reuse it in between.
-        gradient: `exact`, `smoothed` (the network's backward without its bends, see
-            `cpr_wrap.smoothing`), or `alternating` between the two.
-        strength: Of the smoothing.
-        sample: Share of the images that are attacked, chosen by a hash of their numbers.
-        remember: Whether where a restart ends is kept for stages that start from near misses.
-        select: Propose each restart's candidate that seems to reach the goal (`success`), or only
-            the one point of the largest objective over all starts and targets (`loss`), as the
-            paper does.
-        tag: Put behind the objective's name in tables, where one objective is used twice.
+        gradient: `exact`, `smoothed` (see `cpr_wrap.smoothing`), or `alternating` between the two.
+        strength: Strength of the smoothing.
+        sample: Share of the images to attack, chosen by a hash of their numbers.
+        remember: Keep the last point of each restart, for stages that start from near misses.
+        select: `success` proposes every candidate that seems to reach the goal. `loss` proposes
+            only the point with the largest objective over all starts and targets, as the paper
+            does.
+        tag: Appended to the objective's name in tables, if one objective is used twice.
+
+    Example:
+        >>> from cpr_wrap.objective import Goal, lost_margin
+        >>> attack = Attack(objective=lost_margin, goal=Goal.MISTAKE, steps=9, step=0.1, tag="-9")
+        >>> attack.name
+        'MARGIN-9'
     """
 
     objective: Objective
@@ -97,7 +102,7 @@ class Attack:
         return f"{self.objective.name}{self.tag}"
 
     def pgd(self, norm: str) -> PGD:
-        """How a restart steps; the step size itself is given row by row."""
+        """Solver settings of a restart; the step size itself is set per row."""
         return PGD(
             steps=self.steps,
             step_size=self.step,
@@ -110,12 +115,12 @@ class Attack:
 
 @dataclass(frozen=True, kw_only=True)
 class Halving:
-    """Walk back from known successes towards the image, halving the segment with the true rule.
+    """Bisect the segment from a known success to the image, with the true rule.
 
     Attributes:
-        goal: `REJECTED` (from the point rejected closest to the image, or else from the network's
-            boundary) or `MISTAKE` (along the way to the network's boundary).
-        rounds: Points asked about for each image.
+        goal: `REJECTED` starts at the closest rejected point, or else at the network's boundary.
+            `MISTAKE` starts at the closest mistake of the network.
+        rounds: Points to judge per image.
     """
 
     goal: Goal
@@ -128,10 +133,10 @@ class Halving:
 
 
 class Proposer(Protocol):
-    """An attack from elsewhere. It need not respect eps or know the goal.
+    """The protocol of your own attacks. A proposer need not respect eps or know the goal.
 
-    An attribute `goal` says what it is after, for the engine to leave out images on which nothing
-    is left to find: accepted mistakes if there is none.
+    An optional attribute `goal` says what it searches for, accepted mistakes by default. The engine
+    then skips images on which nothing is left to find.
     """
 
     @property
@@ -150,7 +155,7 @@ class Proposer(Protocol):
         seed: int,
         index: Tensor,
     ) -> Tensor:
-        """Propose one point for each image.
+        """Propose one point per image.
 
         Args:
             model: The selective classifier under attack.
@@ -162,16 +167,16 @@ class Proposer(Protocol):
             index: The images' numbers in their data set `(N,)`, for random starts.
 
         Returns:
-            Points `(N, ...)`. Every verdict on them counts, whatever they were meant for.
+            Points `(N, ...)`. Every verdict on them counts, for whichever goal it reaches.
         """
         ...
 
 
 Stage = Attack | Halving | Proposer
-"""One step of an evaluation, done for a whole block of images before the next."""
+"""One step of an evaluation. It runs on a whole block of images before the next one starts."""
 
 ATTACKS: Registry[Any] = Registry("attack", "cpr_wrap.attacks")
-"""Attacks from elsewhere by name: stages, classes of stages, or plain functions."""
+"""Other attacks by name: stages, classes of stages, or plain functions."""
 
 
 @dataclass(frozen=True)
@@ -179,9 +184,9 @@ class FunctionAttack:
     """A plain function `perturb(model, x, y, eps)` as an attack.
 
     Attributes:
-        function: Gives points `(N, ...)` for images `(N, ...)`. It may also take the keywords
+        function: Returns points `(N, ...)` for images `(N, ...)`. It may also take the keywords
             `norm`, `seed` and `index`.
-        goal: What it is after.
+        goal: What it searches for.
     """
 
     function: Callable[..., Tensor]
@@ -203,7 +208,7 @@ class FunctionAttack:
         seed: int,
         index: Tensor,
     ) -> Tensor:
-        """Propose one point for each image; see `Proposer`."""
+        """Propose one point per image; see `Proposer`."""
         offered = {"norm": norm, "seed": seed, "index": index}
         taken = inspect.signature(self.function).parameters
         every = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
@@ -212,7 +217,7 @@ class FunctionAttack:
 
 
 def as_stage(thing: Any) -> Stage:
-    """Accept a stage, a class of one that needs no settings, or a plain function."""
+    """Turn a stage, a stage class without required settings, or a plain function into a stage."""
     if isinstance(thing, type):
         thing = thing()
     if isinstance(thing, Attack | Halving):
@@ -233,6 +238,6 @@ def as_stage(thing: Any) -> Stage:
 
 
 def goal_of(stage: Stage) -> Goal:
-    """What a stage is after; accepted mistakes if it does not say."""
+    """The goal of a stage; accepted mistakes if it declares none."""
     goal = getattr(stage, "goal", None)
     return goal if isinstance(goal, Goal) else Goal.ACCEPTED_MISTAKE

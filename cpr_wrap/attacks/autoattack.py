@@ -1,8 +1,7 @@
-"""AutoAttack on us, both ways: on the bare network as the paper does, and adapted to our goal.
+"""AutoAttack on the bare network, as in the paper, and AutoAttack adapted to our goal.
 
-PyPI's `pyautoattack` and `autoattack` from GitHub both work. Their components are run directly,
-not through `run_standard_evaluation`: that one installs a trace function, which takes the place of
-a debugger's, and offers a resume that cannot succeed.
+PyPI's `pyautoattack` and `autoattack` from GitHub both work. Their components are run directly, not
+through `run_standard_evaluation`, which installs a trace function and so disables debuggers.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ class Version(NamedTuple):
     """A composition of AutoAttack.
 
     Attributes:
-        base: The package's own version that it starts from.
-        components: What is run, in this order.
-        n_iter: Iterations of APGD and FAB; None for the package's.
-        n_targets: Targets of APGD-T and FAB-T; None for the package's.
+        base: The package's version that it starts from.
+        components: Attacks to run, in this order.
+        n_iter: Iterations of APGD and FAB; None for the package's default.
+        n_targets: Targets of APGD-T and FAB-T; None for the package's default.
     """
 
     base: str
@@ -71,7 +70,7 @@ class Plan(NamedTuple):
 
     Attributes:
         components: Names in order.
-        notes: What had to be left out or replaced, and why; empty if nothing.
+        notes: What had to be skipped or replaced, and why; empty if nothing.
     """
 
     components: tuple[str, ...]
@@ -117,7 +116,7 @@ class _AutoAttack(ABC):
         return self._title if self.version == "standard" else f"{self._title}-{self.version}"
 
     def plan(self, num_classes: int, shape: tuple[int, ...], norm: str) -> Plan:
-        """Tell what will be run.
+        """List what will be run.
 
         Args:
             num_classes: Number of classes k.
@@ -156,7 +155,7 @@ class _AutoAttack(ABC):
         seed: int,
         index: Tensor,
     ) -> Tensor:
-        """Propose a point for each image, the image itself where AutoAttack finds none.
+        """Propose one point per image; the image itself if AutoAttack finds none.
 
         Args:
             model: The selective classifier.
@@ -165,8 +164,8 @@ class _AutoAttack(ABC):
             eps: Budget in pixel units.
             norm: `Linf` or `L2`.
             seed: The run's seed.
-            index: Numbers of the images in their data set `(N,)`. APGD's random starts depend on
-                the seed and an image's number alone; Square draws for a whole batch.
+            index: Numbers of the images in their data set `(N,)`. APGD's random starts depend only
+                on the seed and the image's number. Square draws per batch.
 
         Returns:
             Points `(N, ...)`.
@@ -250,21 +249,26 @@ class _AutoAttack(ABC):
 class AutoAttackOnBase(_AutoAttack):
     """AutoAttack on the network's k class logits, as the paper runs it.
 
-    It stops at the first mistake of the bare network; whether that slips past the rule is for the
-    evaluation to say. Images that the network gets wrong already are left as they are.
+    It stops at the first mistake of the bare network. The evaluation then judges whether the rule
+    accepts that point. Images that the network misclassifies already are returned unchanged.
 
     Attributes:
         version: `standard` (APGD-CE, APGD-T, FAB-T and Square as published, up to 9,800 passes per
             image), `plus`, or `small` (APGD-CE of 20 iterations and APGD-T of 20 iterations on
             the 3 likeliest targets, below 200 passes).
-        components: Names to run in place of the version's: `apgd-ce`, `apgd-dlr`, `apgd-t`,
-            `fab`, `fab-t`, `square`.
-        n_iter: Iterations of APGD and FAB; None for the version's.
-        n_restarts: Restarts of every component; None for the version's.
-        n_targets: Targets of APGD-T and FAB-T, at most k - 1; None for the version's.
-        n_queries: Queries of Square; None for the version's.
+        components: Attacks to run instead of the version's: `apgd-ce`, `apgd-dlr`, `apgd-t`, `fab`,
+            `fab-t`, `square`.
+        n_iter: Iterations of APGD and FAB; None for the version's default.
+        n_restarts: Restarts of every component; None for the version's default.
+        n_targets: Targets of APGD-T and FAB-T, at most k - 1; None for the version's default.
+        n_queries: Queries of Square; None for the version's default.
         package: `pyautoattack`, `autoattack`, or `auto` for whichever is installed.
-        verbose: Let the package print.
+        verbose: Whether the package may print.
+
+    Example:
+        >>> plan = AutoAttackOnBase(version="small").plan(10, (1, 28, 28), "Linf")
+        >>> plan.components
+        ('apgd-ce', 'apgd-t')
     """
 
     _title = "AutoAttack"
@@ -285,12 +289,12 @@ class AutoAttackOnBase(_AutoAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveAutoAttack(_AutoAttack):
-    """AutoAttack's components after our goal: a point counts when it is accepted and wrong.
+    """AutoAttack's components with our goal: a point counts if it is accepted and wrong.
 
-    The components see `GoalLogits`, which needs to know the true class, while AutoAttack passes
-    points without labels. So FAB and Square are run once for each true class. Where the network is
-    wrong, a step asks about T(z) and costs as much as a call of the selective classifier; hence
-    `small` by default.
+    The components see `GoalLogits`, which depends on the true class, but AutoAttack passes points
+    without labels. So FAB and Square run once per true class. At points that the network
+    misclassifies, a step evaluates T(z) and costs as much as a call of the selective classifier.
+    The default is therefore `small`.
 
     Attributes:
         version: As in `AutoAttackOnBase`.

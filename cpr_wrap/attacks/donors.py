@@ -1,7 +1,7 @@
 """Donors: natural images of the target class, from which a search may start.
 
-A restart from the image itself, or from noise, has to find its way into the target class by
-gradients alone. A restart from an image of that class, pulled into the allowed set, begins near it.
+A restart from the image itself, or from noise, must reach the target class by gradients alone. A
+restart from an image of that class, projected into the allowed set, begins near it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Donors:
     Attributes:
         images: Images `(D, ...)`.
         labels: Their classes `(D,)`.
-        source: Where they come from, for results.
+        source: Where they come from, for the result.
         first: How many of each class most restarts use; None for all. Those with `wide` use all.
     """
 

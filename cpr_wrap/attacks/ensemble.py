@@ -1,4 +1,4 @@
-"""Which attacks, at which settings, in which order: the budgets from quick to thorough."""
+"""Budgets: which attacks run, with which settings, in which order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MORE_EFFORT = "-more-effort"
 
 
 class Budget(Protocol):
-    """A plan of stages for a rule."""
+    """The protocol of a budget: a named list of stages for a rule."""
 
     @property
     def name(self) -> str:
@@ -135,15 +135,15 @@ def _has_path(rule: RejectionRule) -> bool:
 
 
 def climb(rule: RejectionRule, tag: str, **changes: Any) -> Attack:
-    """A restart towards accepted mistakes with what was measured to help against a rule.
+    """A restart that searches for accepted mistakes, with the settings that work best on a rule.
 
-    Steps shrink, gradients are smoothed, and where the rule has a path of its own, it is made for
-    the target class and kept for two steps.
+    Steps shrink and gradients are smoothed. If the rule has a path of its own, it is computed for
+    the target class and reused for two steps.
 
     Args:
         rule: The rule under attack.
-        tag: Put behind the objective's name.
-        **changes: Fields of `Attack` to set otherwise.
+        tag: Appended to the objective's name.
+        **changes: Other values for fields of `Attack`.
     """
     attack = Attack(
         objective=rule.outer[-1],
@@ -180,7 +180,13 @@ def _again(rule: RejectionRule, tag: str, **changes: Any) -> Attack:
 
 @dataclass(frozen=True)
 class Quick:
-    """A first look, at most 1,000 passes per image on ten classes."""
+    """A first look: at most 1,000 passes per image with ten classes.
+
+    Example:
+        >>> from cpr_wrap import AcceptAll
+        >>> [stage.name for stage in Quick().stages(AcceptAll(), 0.3)][:2]
+        ['MARGIN', 'MARGIN-closer']
+    """
 
     name: str = "quick"
 
@@ -234,11 +240,11 @@ def _round(
 
 
 def unused_restarts(rule: RejectionRule, number: int = 0) -> list[Attack]:
-    """Restarts as no budget makes them, to check what a budget found.
+    """Restarts that no budget uses, for checking what a budget found.
 
     Args:
         rule: The rule under attack.
-        number: Which of them: each has random starts of its own.
+        number: Which of them; each has its own random starts.
     """
     changes: dict[str, Any] = {"step": 1 / 5, "strength": 0.22, "momentum": 0.6}
     if _has_path(rule):
@@ -257,7 +263,7 @@ def unused_restarts(rule: RejectionRule, number: int = 0) -> list[Attack]:
 
 @dataclass(frozen=True)
 class Standard:
-    """The default, at most 10,000 passes per image on ten classes, and 20 steps of CPR."""
+    """The default: at most 10,000 passes per image with ten classes and 20 steps of CPR."""
 
     name: str = "standard"
 
@@ -313,10 +319,10 @@ class Standard:
 
 @dataclass(frozen=True, kw_only=True)
 class Thorough:
-    """What `standard` does, then rounds of fresh restarts until several find nothing more.
+    """The stages of `standard`, then rounds of new restarts until several find nothing more.
 
     Attributes:
-        most: The largest number of rounds.
+        most: Maximum number of rounds.
         cap: No round starts after this many passes per image.
         patience: Rounds in a row that find nothing, after which the search ends.
         name: The name in results.
@@ -333,7 +339,7 @@ class Thorough:
         return tuple(stage for stage in plan if MORE_EFFORT not in stage.name)
 
     def more(self, rule: RejectionRule, eps: float, number: int) -> tuple[Stage, ...]:
-        """The stages of a round, from 1 on; none after the last."""
+        """The stages of a round, counted from 1; none after the last."""
         del eps
         return tuple(_round(rule, number)) if number <= self.most else ()
 
@@ -350,9 +356,9 @@ def backtracking(eps: float, *, steps: int = 1000, restarts: int = 10) -> Attack
     """CCAT's own evaluation: PGD with backtracking on the largest wrong probability.
 
     Args:
-        eps: The budget, to express CCAT's base step of 0.001 as a share of it.
+        eps: Perturbation budget; CCAT's base step of 0.001 becomes a share of it.
         steps: Steps of each restart.
-        restarts: Random starts.
+        restarts: Number of random starts.
     """
     return Attack(
         objective=other_confidence,

@@ -1,7 +1,7 @@
-"""Foolbox on us, both ways: its attacks as ours, and a selective classifier as its model.
+"""Foolbox both ways: its attacks in our evaluation, and a selective classifier as its model.
 
-Foolbox is imported when something here is first used, and so are the classes that derive from its
-own: `Rejected`, `AcceptedMisclassification` and `FoolboxModel` are made on demand.
+Foolbox is imported on first use. The classes that derive from its own, `Rejected`,
+`AcceptedMisclassification` and `FoolboxModel`, are created on first use too.
 """
 
 from __future__ import annotations
@@ -54,20 +54,28 @@ def to_foolbox(
 ) -> Any:
     """A selective classifier as a `foolbox.PyTorchModel` with k + 1 columns and bounds (0, 1).
 
-    The arg max is the answer, k where the input is rejected, whatever the goal. The goal says
-    which gradient the reject column has (see `RejectLogits`): choose the one you attack for.
+    The arg max is the answer: a class, or k if the input is rejected. The goal decides which
+    gradient the reject column has (see `RejectLogits`), so choose the goal of your attack.
 
     Args:
-        model: The selective classifier; it stays where it is.
-        goal: What will be asked of it: `ACCEPTED_MISTAKE` goes with the criterion
+        model: The selective classifier; it is not moved to another device.
+        goal: What the attack searches for. `ACCEPTED_MISTAKE` goes with the criterion
             `AcceptedMisclassification`, `REJECTED` with `Rejected`.
-        labels: True classes `(N,)` of the images that will be attacked, for the stronger columns
-            of `LabelledLogits`: a rejected point then shows its true class. Only for accepted
+        labels: True classes `(N,)` of the images to attack, for the stronger columns of
+            `LabelledLogits`: a rejected point then shows its true class. Only for accepted
             mistakes.
-        device: Where the model is, if it has no parameters that tell.
+        device: Device of the model, if it has no parameters.
 
     Returns:
         A `FoolboxModel`; its `criterion(x, y)` is the one that goes with the goal.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap import Confidence, SelectiveClassifier
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
+        >>> model = SelectiveClassifier(network, Confidence(threshold=1.0))  # rejects everything
+        >>> to_foolbox(model)(torch.rand(2, 1, 2, 2)).argmax(dim=1).tolist()
+        [3, 3]
     """
     if goal not in (Goal.ACCEPTED_MISTAKE, Goal.REJECTED):
         raise ValueError(f"goal: expected ACCEPTED_MISTAKE or REJECTED, got {goal}")
@@ -81,7 +89,7 @@ def _view(model: SelectiveClassifier, goal: Goal, labels: Tensor | None) -> Reje
     if labels is None:
         return RejectLogits(model, goal)
     if goal is Goal.REJECTED:
-        raise ValueError("labels: expected none for the goal REJECTED, which does not ask for them")
+        raise ValueError("labels: expected None for the goal REJECTED, which does not use them")
     return LabelledLogits(model, labels)
 
 
@@ -98,7 +106,7 @@ def _accepted_misclassification() -> type:
     ep, criteria = import_extra("eagerpy"), import_extra("foolbox").criteria
 
     class AcceptedMisclassification(criteria.Misclassification):  # type: ignore[misc, name-defined]
-        """Accepted, and not as the true class. A rejection is no success.
+        """Success if the point is accepted as a wrong class. A rejection does not count.
 
         Args:
             labels: True classes `(N,)`.
@@ -117,11 +125,11 @@ def _rejected() -> type:
     ep, criteria = import_extra("eagerpy"), import_extra("foolbox").criteria
 
     class Rejected(criteria.TargetedMisclassification):  # type: ignore[misc, name-defined]
-        """Rejected: the last column is the largest.
+        """Success if the point is rejected: the last column is the largest.
 
         Args:
-            labels: True classes `(N,)`. With `num_classes` they tell attacks that follow a
-                gradient how many inputs aim at which column; other attacks need neither.
+            labels: True classes `(N,)`. Gradient attacks need them, and `num_classes`, to find the
+                reject column; other attacks need neither.
             num_classes: Number of classes k, without the reject column.
         """
 
@@ -139,7 +147,7 @@ def _rejected() -> type:
             if self._target is None:
                 # Not an AttributeError, which Foolbox would report as "unsupported criterion".
                 raise ValueError(
-                    "this attack follows a gradient and has to know the reject column: expected "
+                    "this attack follows a gradient and needs to know the reject column: expected "
                     "Rejected(labels, num_classes), got Rejected(). Or use criterion(x, y) of "
                     "to_foolbox(model, goal=Goal.REJECTED)."
                 )
@@ -174,15 +182,15 @@ def _foolbox_model() -> type:
 
 @dataclass(frozen=True)
 class FoolboxAttack:
-    """Any Foolbox attack, proposing points for a selective classifier.
+    """Any Foolbox attack as a proposer of points for a selective classifier.
 
     Attributes:
         attack: The attack, e.g. `foolbox.attacks.LInfFMNAttack()`.
-        goal: What it is after.
-        directions: Attacks that walk along the boundary need a first success to start from. Where
-            the attack brings no `init_attack`, so many random images are tried (Foolbox itself
-            tries 1,000, and each costs a call of the selective classifier).
-        verbose: Let Foolbox print and warn.
+        goal: What it searches for.
+        directions: Boundary attacks need a first success to start from. If the attack has no
+            `init_attack`, this many random images are tried. (Foolbox itself tries 1,000, each at
+            the cost of a call of the selective classifier.)
+        verbose: Whether Foolbox may print and warn.
     """
 
     attack: Any
@@ -218,22 +226,21 @@ class FoolboxAttack:
         seed: int,
         index: Tensor,
     ) -> Tensor:
-        """Propose a point for each image.
+        """Propose one point per image.
 
-        It is the closest success among all points that the attack asked about, or else where the
-        attack ended, or else, where it could not start, the image itself.
+        It is the closest success among all points that the attack evaluated. Without a success it
+        is the last point of the attack, or the image itself if the attack could not start.
 
         Args:
             model: The selective classifier.
             x: Images `(N, ...)`.
             y: True classes `(N,)`.
-            eps: Budget in pixel units. Attacks that look for the smallest perturbation do not
-                stop at it.
-            norm: `Linf` or `L2`; the attack has a norm of its own, and points come back as it
-                made them.
+            eps: Budget in pixel units. Minimum-norm attacks ignore it.
+            norm: `Linf` or `L2`. The attack has its own norm, and its points are returned
+                unchanged.
             seed: The run's seed.
-            index: Numbers of the images in their data set `(N,)`. Foolbox draws for a whole batch,
-                so random starts depend on all of them.
+            index: Numbers of the images in their data set `(N,)`. Foolbox draws per batch, so
+                random starts depend on all of them.
 
         Returns:
             Points `(N, ...)`.
@@ -305,7 +312,7 @@ def _innermost(attack: Any) -> Any:
 
 
 def attack_by_name(name: str) -> FoolboxAttack:
-    """A Foolbox attack at its own default settings, by the name of its class or its alias."""
+    """Make a Foolbox attack with its default settings, by the name of its class or its alias."""
     attacks = import_extra("foolbox.attacks")
     base = import_extra("foolbox.attacks.base").Attack
     known: Registry[Any] = Registry("Foolbox attack")

@@ -1,4 +1,4 @@
-"""The paper's protocol: every attack at every alpha, as its text or its published code has it."""
+"""The paper's protocol: every attack at every alpha, by its text or by its published code."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Paper:
 
     Attributes:
         steps: Steps of each restart.
-        random_starts: Random starts beside the start at zero.
+        random_starts: Random starts in addition to the start at zero.
         step_sizes: Step sizes in pixel units; by default eps · (1/3, 1/30, 1/60), which are the
             paper's 0.1, 0.01, 0.005 on MNIST. For SVHN and CIFAR-10 it uses 0.01, 0.005, 0.001.
-        alphas: Where the inner attacks are run.
-        autoattack: Version of AutoAttack run on the base network, or None to leave it out.
-        as_published: Take the published code's choices where they differ from the text: no start
-            at zero for attacks with targets, and a single random start for PDIA.
+        alphas: Radii of the inner attacks, as shares of eps.
+        autoattack: Version of AutoAttack to run on the base network, or None to skip it.
+        as_published: Use the published code's choices where they differ from the text: no start at
+            zero for attacks with targets, and a single random start for PDIA.
         name: The name in results.
     """
 

@@ -1,6 +1,6 @@
 """A search without gradients: pieces of natural images of another class are pasted in.
 
-It shares neither gradients nor steps with the other attacks, so that it serves to check them.
+It shares neither gradients nor steps with the other attacks, so it can check them.
 """
 
 from __future__ import annotations

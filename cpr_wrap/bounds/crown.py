@@ -105,14 +105,14 @@ def crown_leads(
     *,
     num_classes: int | None = None,
 ) -> Tensor:
-    """Lower bounds of how far a class leads each other one, in the whole ball.
+    """Lower bounds on the margins of a class over every other class, in the whole ball.
 
     Args:
-        network: In eval mode; takes pixels.
+        network: Network on pixels, in eval mode.
         x: Centres `(N, ...)` in [0, 1].
         label: The classes `(N,)`.
         radius: Linf radius of the balls, or one per row `(N,)`.
-        num_classes: k, where the network has more outputs than classes.
+        num_classes: k, if the network has more outputs than classes.
 
     Returns:
         Bounds `(N, k)`; infinite for the class itself.

@@ -38,18 +38,27 @@ def leads(
     num_classes: int | None = None,
     margin: float = 1.0,
 ) -> Tensor:
-    """Lower bounds of how far a class leads each other one, in the whole ball.
+    """Lower bounds on the margins of a class over every other class, in the whole ball.
 
     Args:
-        network: In eval mode; takes pixels.
-        x: Centres `(N, ...)` in [0, 1]. A gradient flows through them if they ask for one.
+        network: Network on pixels, in eval mode.
+        x: Centres `(N, ...)` in [0, 1]. Differentiable if they require a gradient.
         label: The classes `(N,)`.
         radius: Linf radius of the balls, or one per row `(N,)`.
-        num_classes: k, where the network has more outputs than classes.
+        num_classes: k, if the network has more outputs than classes.
         margin: How many rounding margins to add.
 
     Returns:
         Bounds `(N, k)`; infinite for the class itself.
+
+    Example:
+        >>> import torch
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
+        >>> x = torch.rand(2, 1, 2, 2)
+        >>> label = network(x).argmax(dim=1)
+        >>> margins = leads(network, x, label, 0.01)
+        >>> margins.shape, bool((margins.gather(1, label[:, None]) == torch.inf).all())
+        (torch.Size([2, 3]), True)
     """
     box = ball(x, radius, margin)
     if x.requires_grad:
@@ -101,6 +110,6 @@ def proven_lead(
     num_classes: int | None = None,
     margin: float = 1.0,
 ) -> Tensor:
-    """The smallest of `leads` `(N,)`: above 0, the class is proven to win in the whole ball."""
+    """The smallest margin `(N,)`, see `leads`; above 0, the class is proven in the whole ball."""
     found = leads(network, x, label, radius, num_classes=num_classes, margin=margin)
     return found.amin(dim=1)

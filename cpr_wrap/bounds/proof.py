@@ -25,8 +25,8 @@ class Radii(NamedTuple):
     """What is proven about a rule's verdicts around each image.
 
     Attributes:
-        mistake: No accepted mistake within `(N,)`, float64.
-        rejection: No rejection within `(N,)`, float64.
+        mistake: Radii without an accepted mistake `(N,)`, float64.
+        rejection: Radii without a rejection `(N,)`, float64.
     """
 
     mistake: Tensor
@@ -39,12 +39,12 @@ def smallest(found: Tensor) -> Tensor:
 
 
 class Proof:
-    """Bounds around images that the network classifies rightly, asked for by radius.
+    """Bounds around images that the network classifies correctly, for any radius.
 
     Attributes:
-        eps: The budget, which is tried before any other radius.
-        most: The largest radius that is looked at.
-        right: Radii within which the prediction is proven right `(N,)`, once asked for.
+        eps: The budget, the first radius to be tried.
+        most: The largest radius to try.
+        right: Radii within which the prediction is proven correct `(N,)`; computed on first use.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Proof:
         """Prepare.
 
         Args:
-            network: In eval mode; takes pixels.
+            network: Network on pixels, in eval mode.
             x: Images `(N, ...)` in [0, 1].
             y: True classes `(N,)`.
             eps: The budget, Linf.
             num_classes: k; further outputs are not read.
-            most: The largest radius to look at; eps if None.
-            crown: Whether to use CROWN beside interval bounds.
+            most: The largest radius to try; eps if None.
+            crown: Whether to use CROWN in addition to interval bounds.
         """
         self.network, self.x, self.y, self.eps = network, x, y, eps
         self.num_classes, self.crown = num_classes, crown
@@ -81,7 +81,8 @@ class Proof:
         """The largest radius at which interval bounds pass a test; 0 where none does.
 
         Args:
-            test: What the leads must show. It must not fall where leads rise.
+            test: Function of the margins `(M, k)` that is above 0 where they prove enough. It must
+                not decrease when margins increase.
             tried: Radii to try after eps.
             margin: How many rounding margins to add.
 
@@ -94,12 +95,13 @@ class Proof:
     def radius(
         self, test: Test = smallest, *, tried: Sequence[float] = (), enough: float | None = None
     ) -> Tensor:
-        """The largest radius at which interval bounds or CROWN pass a test; see above.
+        """The largest radius at which interval bounds or CROWN pass a test.
 
         Args:
-            test: What the leads must show.
+            test: As in `interval_radius`.
             tried: Radii to try after eps.
-            enough: CROWN is left out where interval bounds reach this; the largest tried if None.
+            enough: CROWN is skipped if interval bounds reach this radius; the largest tried if
+                None.
         """
         found = self.interval_radius(test, tried=tried)
         if self.crown:

@@ -19,7 +19,7 @@ from cpr_wrap.bounds.layers import Add, Box, Concat, Layer, MaxPool, Relu, Resha
 
 
 class UnsupportedLayerError(TypeError):
-    """A network has a layer for which there are no bounds."""
+    """The network has a layer without bounds."""
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""The command `cpr-wrap`: each command parses, calls the library, and prints.
+"""The program `cpr-wrap`: each command parses, calls the library, and prints.
 
 Nothing here imports torch before a command runs: `cpr-wrap --help` answers at once.
 """

@@ -14,10 +14,10 @@ from cpr_wrap.selective import RejectionRule
 from cpr_wrap.zoo.model import unknown
 
 GUESTS = {
-    "autoattack": "AutoAttack on the network, its points judged by the rule; also :plus, :small",
-    "autoattack-adaptive": "AutoAttack's parts with our goal: accepted and wrong",
+    "autoattack": "AutoAttack on the bare network, judged with the rule; also :plus, :small",
+    "autoattack-adaptive": "AutoAttack's attacks with our goal: accepted and wrong",
     "foolbox:NAME": "any attack of Foolbox, e.g. foolbox:LinfPGD",
-    "module:NAME": "one's own: a function perturb(model, x, y, eps), or a class with it",
+    "module:NAME": "your own: a function perturb(model, x, y, eps), or a class with that method",
 }
 
 

@@ -194,15 +194,15 @@ def _check_fit(data: ImageData, facts: ZooModel, options: DataOptions) -> None:
     if facts.input_shape is not None and shape != facts.input_shape:
         raise ValueError(
             f"{facts.address} takes images of shape {facts.input_shape}, {data.name} has {shape}; "
-            "choose another --dataset: a folder of images is brought to the model's size where "
-            "the model knows how"
+            "choose another --dataset; images in a folder are resized to the model's size if "
+            "the model declares it"
         )
     ordered = data.part == "folder" and options.class_map is None
     if ordered and facts.num_classes is not None and data.num_classes != facts.num_classes:
         mention(
             f"warning: {data.name} has {data.num_classes} classes and {facts.address} "
-            f"{facts.num_classes}; labels are numbered in the order of the folders' names, "
-            "--class-map numbers them otherwise"
+            f"{facts.num_classes}; classes are numbered in the order of the folders' names, "
+            "--class-map sets another numbering"
         )
 
 
@@ -239,12 +239,12 @@ def validation_images(
     name = name or options.dataset or facts.dataset or ""
     if name == options.dataset and not (name in DATASETS or name in LOADERS):
         raise typer.BadParameter(
-            f"{name} has no part to calibrate on; pass --validation with other images"
+            f"{name} has no validation part; pass --validation with other images"
         )
     whole = replace(options, dataset=name, num=None, start=None, indices=None)
     data = load_images(whole, facts, "validation")
     if data.name == tested.name and set(data.indices.tolist()) & set(tested.indices.tolist()):
-        mention(f"warning: some images of {data.name} are both calibrated and tested on")
+        mention(f"warning: some images of {data.name} are used for both calibration and test")
     return data
 
 

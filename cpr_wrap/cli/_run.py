@@ -98,7 +98,7 @@ def _tell(text: str, code: int, as_json: bool, prefix: str = "") -> None:
 
 @contextmanager
 def resumable(kept: str) -> Iterator[None]:
-    """Inside, Ctrl-C says what is kept and how to go on.
+    """Inside, Ctrl-C says what is kept and how to resume.
 
     Args:
         kept: What is kept, as the beginning of a sentence.
@@ -107,7 +107,7 @@ def resumable(kept: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         raise type(stop)(
-            f"stopped; {kept}. To go on, run the same command again: {command_line()}"
+            f"stopped; {kept}. To resume, run the same command again: {command_line()}"
         ) from None
 
 

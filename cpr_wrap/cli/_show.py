@@ -94,7 +94,7 @@ def clean_sentence(found: RobustnessCurve) -> str:
     return (
         f"clean images: {percent(figures.accuracy_with_rejection)} of the accepted are right, "
         f"{percent(figures.rejection_rate)} are rejected\n"
-        "right when clean, and never accepted with a mistake within eps: "
+        "right when clean, and no accepted mistake found within eps:  "
         f"{percent(figures.robust_accuracy_with_detection)}"
     )
 
@@ -105,7 +105,7 @@ def calibration_sentence(record: CalibrationRecord) -> str:
         f"before: {record.before.describe()}",
         f"after:  {record.after.describe()}",
         f"rejects {record.num_rejected} of {record.num_correct} correctly classified images, "
-        f"{percent(record.measured_rate)} (asked: {percent(record.reject_rate)}; on new images "
+        f"{percent(record.measured_rate)} (requested: {percent(record.reject_rate)}; on new images "
         f"{percent(record.interval.low)} to {percent(record.interval.high)}), and "
         f"{percent(record.overall_rate)} of all {record.num_images}",
         *([f"note: {record.note}"] if record.note else []),
@@ -121,7 +121,7 @@ def cost_sentence(found: RobustnessCurve) -> str:
 
 def print_checks(checks: Sequence[Check]) -> None:
     """Print an audit as a checklist."""
-    typer.echo("Is the evaluation believable?")
+    typer.echo("Can the evaluation be trusted?")
     for check in checks:
         mark = {True: "ok ", False: "NO ", None: "-  "}[check.passed]
         typer.echo(f"  {mark} {check.name}: {check.detail}")

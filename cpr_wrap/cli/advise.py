@@ -78,30 +78,28 @@ class AdviceOptions:
     ] = "step:0.05"
     validation: Annotated[
         str | None,
-        option("Images to choose on; by default the validation part of the data set."),
+        option("Images for the choice; by default the validation part of the data set."),
     ] = None
     max_latency: Annotated[
         float | None,
-        option("Longest time of a prediction, e.g. 20ms.", parser=seconds, metavar="TIME"),
+        option("Maximum time per prediction, e.g. 20ms.", parser=seconds, metavar="TIME"),
     ] = None
     max_clean_rejection: Annotated[
-        float | None, number("Largest share of clean images rejected, e.g. 0.02.")
+        float | None, number("Maximum share of clean images rejected, e.g. 0.02.")
     ] = None
     radii: Annotated[str | None, option("Radii to try, e.g. 0.05,0.1 or 1/255,2/255.")] = None
     tried_steps: Annotated[str | None, option("Steps of cpr to try, e.g. 5,20.", "--try-steps")] = (
         None
     )
     thresholds: Annotated[str | None, option("Thresholds of confidence to try.")] = None
-    budget: Annotated[str, typer.Option(help="Attacks on the candidates that can still win.")] = (
+    budget: Annotated[str, typer.Option(help="Budget for the candidates that can still win.")] = (
         "standard"
     )
-    screening: Annotated[str, typer.Option(help="Attacks on every candidate.")] = "quick"
+    screening: Annotated[str, typer.Option(help="Budget for every candidate.")] = "quick"
     seed: Seed = 0
     batch_size: BatchSize = None
-    store: Annotated[
-        Path | None, option("Keep finished work here, so that the run can be resumed.")
-    ] = None
-    figure: Annotated[Path | None, option("Write the picture: .svg, .png or .pdf.")] = None
+    store: Annotated[Path | None, option("Folder for finished work, to resume from.")] = None
+    figure: Annotated[Path | None, option("Write the figure: .svg, .png or .pdf.")] = None
     table: Annotated[Path | None, option("Write the table as Markdown.")] = None
     overwrite: Overwrite = False
 
@@ -117,8 +115,8 @@ def advise(
 ) -> None:
     """Find the rule and setting that lose least on a network, for your cost of rejection.
 
-    Chosen on validation images, reported on others. Without --rule the model's own rule is one of
-    the candidates; --rule and its settings put another one in its place.
+    The choice is made on validation images and reported on others. The model's own rule is one of
+    the candidates; --rule and its settings replace it.
 
     Example: cpr-wrap advise bundled:mnist-compact-at --eps 0.3 --cost ramp:2 --num 60
     --max-clean-rejection 0.05
@@ -135,7 +133,7 @@ def advise(
         check_suffix(advice.figure)
     loaded = load_model(address, model, pick_device(common.device))
     images, validation = _both(data, loaded.facts, advice.validation)
-    kept = "nothing is kept without --store" if advice.store is None else f"see {advice.store}"
+    kept = "nothing is saved without --store" if advice.store is None else f"see {advice.store}"
     with resumable(kept), busy("advising"):
         found = advise_on(
             loaded.model,
@@ -197,6 +195,6 @@ def _show_advice(found: Advice, options: AdviceOptions, common: Common) -> None:
         return
     typer.echo(f"{table.render('text')}\n\n{found}")
     if found.gain is not None:
-        typer.echo(f"no rejection at all would lose {found.gain} more there")
+        typer.echo(f"without rejection the loss is {found.gain} more there")
     for note in found.notes:
         typer.echo(f"note: {note}")

@@ -59,8 +59,8 @@ def attack(
 ) -> None:
     """Run one attack (ours, AutoAttack, Foolbox, your own) and count what it breaks.
 
-    An attack only proposes: its points are projected into the ball, judged by the model, and
-    checked once more by other code.
+    The attack only proposes points. They are projected into the ball, judged by the model, and
+    checked again by independent code.
 
     Example: cpr-wrap attack bundled:mnist-compact-at CHCMOA --num 50
     """
@@ -118,9 +118,7 @@ def _print(counts: dict[str, Any], common: Common) -> None:
     if common.as_json:
         _show.print_json(counts)
         return
-    typer.echo(
-        f"{counts['right_when_clean']} of {counts['images']} images are answered right when clean"
-    )
+    typer.echo(f"{counts['right_when_clean']} of {counts['images']} images are right when clean")
     typer.echo(
         f"{counts['attack']} made {counts['accepted_mistakes']} of them accepted and wrong and "
         f"{counts['rejections']} rejected, within {counts['norm']} {counts['eps']:g}; "
@@ -129,7 +127,7 @@ def _print(counts: dict[str, Any], common: Common) -> None:
     for problem in counts["problems"]:
         typer.echo(f"does not hold: {problem}")
     if not counts["problems"]:
-        typer.echo("every recorded point holds when checked again")
+        typer.echo("every recorded point was confirmed")
     typer.echo(
         f"{counts['passes_per_image']:,.0f} passes per image, {_show.duration(counts['seconds'])}"
     )

@@ -21,15 +21,15 @@ def bench(
     *,
     eps: Eps = None,
     budget: BudgetName = "quick",
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows in a batch.")] = 128,
+    batch_size: Annotated[int, typer.Option(min=1, help="Batch size.")] = 128,
     model: ModelOptions,
     data: DataOptions,
     common: Common,
 ) -> None:
     """Measure bare passes, one prediction, and a whole evaluation, as ratios in one run.
 
-    The bare time of an evaluation is its forwards and backwards at the speed of the network alone.
-    Processor times are given too: they don't mind what else the machine does.
+    The bare time of an evaluation is the time of its forward and backward passes alone. Processor
+    times are given too, because they do not depend on other work on the machine.
 
     Example: cpr-wrap bench bundled:mnist-compact-at --num 100
     """
@@ -52,7 +52,7 @@ def bench(
 def _engine(figures: Figures, budget: str) -> dict[str, str]:
     return {
         "forward": f"{1e6 * figures.forward:,.0f} µs per image",
-        "input gradient": f"{1e6 * figures.backward:,.0f} µs per image, beside its forward",
+        "input gradient": f"{1e6 * figures.backward:,.0f} µs per image, without its forward",
         "prediction": f"{1e6 * figures.prediction:,.0f} µs per image, "
         f"{figures.prediction_ratio:.2f} times its bare passes "
         f"({figures.cpu_prediction_ratio:.2f} in processor time)",

@@ -28,7 +28,9 @@ def calibrate(
     reject_rate: Annotated[
         float,
         typer.Option(
-            parser=fraction, metavar="NUMBER", help="Share of right answers that may be rejected."
+            parser=fraction,
+            metavar="NUMBER",
+            help="Share of correctly classified images to reject.",
         ),
     ] = 0.01,
     out: Annotated[Path | None, option("Save the calibrated model to this folder.")] = None,
@@ -39,8 +41,8 @@ def calibrate(
 ) -> None:
     """Set a rule so that it rejects a share of the correctly classified validation images.
 
-    A score gets a threshold; cpr gets a radius. Of a known data set the validation part is taken,
-    of your own images all of them.
+    For rules with a score it sets the threshold, for cpr the radius. It uses the validation part of
+    a known data set, and all of your own images.
 
     Example: cpr-wrap calibrate bundled:mnist-compact-at --reject-rate 0.01 --out models/at
     """

@@ -35,11 +35,11 @@ def certify(
     *,
     eps: Eps = None,
     calibrate: Annotated[
-        float | None, number("First set the rule to reject this share of right answers.")
+        float | None, number("Calibrate first: reject this share of correctly classified images.")
     ] = None,
     validation: Validation = None,
     crown: Annotated[
-        bool, typer.Option("--crown/--no-crown", help="Use CROWN beside interval bounds.")
+        bool, typer.Option("--crown/--no-crown", help="Use CROWN in addition to interval bounds.")
     ] = True,
     per_image: Annotated[
         bool, option("Also print the radii of each image.", "--per-image")
@@ -48,10 +48,10 @@ def certify(
     data: DataOptions,
     common: Common,
 ) -> None:
-    """Prove a lower bound of a model's robustness, in Linf.
+    """Prove a lower bound on a model's robustness, in Linf.
 
-    No attack can ever find an accepted mistake or a rejection within the radii that it proves.
-    `cpr-wrap curve --certify` draws the bound under the curve that attacks give.
+    No attack can find an accepted mistake or a rejection within the proven radii. `cpr-wrap curve
+    --certify` draws this bound below the curve that attacks give.
 
     Example: cpr-wrap certify bundled:mnist-compact-ibp --eps 0.3
     """

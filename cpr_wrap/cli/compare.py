@@ -39,7 +39,7 @@ def compare(
         FormatName, typer.Option(help="How to write the table.")
     ] = FormatName.text,
     loss: Annotated[
-        list[str] | None, option("A rejection loss, e.g. step:0.1; repeat. By default two.")
+        list[str] | None, option("A rejection loss, e.g. step:0.1; repeatable. By default two.")
     ] = None,
     full: Annotated[bool, option("All of the paper's losses.", "--full")] = False,
     traditional: Annotated[
@@ -51,8 +51,8 @@ def compare(
 ) -> None:
     """Print total robust losses of several runs side by side.
 
-    Only runs on the same images, with the same threat model, budget of attacks and engine are
-    ranked; others stand in tables of their own. Nothing is recomputed, so --device has no effect.
+    Only runs with the same images, threat model, budget and engine are ranked together; others get
+    their own tables. Nothing is recomputed, so --device has no effect.
 
     Example: cpr-wrap compare runs/at runs/trades --loss step:0.05 --format latex
     """

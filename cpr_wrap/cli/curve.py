@@ -67,18 +67,18 @@ class RunOptions:
     ] = None
     calibrate: Annotated[
         float | None,
-        number("First set the rule to reject this share of right answers."),
+        number("Calibrate first: reject this share of correctly classified images."),
     ] = None
     validation: Validation = None
     donors: Annotated[
         str | None,
-        option("Images that restarts begin from: train, a data set's name or a .npz file."),
+        option("Images that restarts begin from: train, the name of a data set, or a .npz file."),
     ] = None
     alphas: Annotated[
         Any,  # shares of eps, once it is parsed
         option("Where to tabulate the curve, e.g. 0.05,0.5.", parser=_alphas, metavar="NUMBERS"),
     ] = None
-    ablation: Annotated[bool, option("Run each attack alone too.", "--ablation")] = False
+    ablation: Annotated[bool, option("Also run each attack alone.", "--ablation")] = False
     audit: Annotated[bool, option("Audit the evaluation.", "--audit")] = False
     certify: Annotated[bool, option("Also prove a lower bound under the curve.", "--certify")] = (
         False
@@ -90,10 +90,14 @@ class RunOptions:
     batch_size: BatchSize = None
     block_size: Annotated[
         int | None,
-        option("Images worked on together, by one process; by default 128.", min=1),
+        option(
+            "Images per block; by default an eighth of all, from 16 to 128.",
+            min=1,
+        ),
     ] = None
     dtype: Annotated[
-        str | None, option("Search in bf16 or fp16; the model's own precision judges.")
+        str | None,
+        option("Search in bf16 or fp16; points are judged in the model's own precision."),
     ] = None
     compile: Annotated[bool, option("Search with a compiled copy.", "--compile")] = False
     channels_last: Annotated[
@@ -103,7 +107,7 @@ class RunOptions:
     overwrite: Overwrite = False
     store: Annotated[
         Path | None,
-        option("Where finished work is kept, to resume from; OUT/store by default."),
+        option("Folder for finished work, to resume from; OUT/store by default."),
     ] = None
     points: Annotated[
         Path | None,
@@ -123,15 +127,15 @@ def curve(
 ) -> None:
     """Attack a model adaptively and print its robustness curve.
 
-    Writes a result folder that `cpr-wrap report`, `compare` and `verify` read. Stopped, the same
-    command resumes where it stopped. Several processes share the work when started by
-    `torchrun --nproc-per-node N -m -- cpr_wrap curve …`.
+    Writes a result folder that `cpr-wrap report`, `compare` and `verify` read. The run is
+    resumable: after a stop, the same command continues. Several processes share the work when
+    started by `torchrun --nproc-per-node N -m -- cpr_wrap curve …`.
 
     Example: cpr-wrap curve bundled:mnist-compact-at --rule cpr --radius 0.1 --eps 0.3 --num 100
     --budget quick
     """
     if run.validation is not None and run.calibrate is None:
-        raise typer.BadParameter("--validation: expected only beside --calibrate")
+        raise typer.BadParameter("--validation: expected only with --calibrate")
     from cpr_wrap.engine.progress import busy
 
     device = pick_device(common.device)

@@ -61,7 +61,7 @@ def demo(
     overwrite: Overwrite = False,
     common: Common,
 ) -> None:
-    """Show everything on a small MNIST model, offline, in a few minutes.
+    """Run the whole workflow on a small MNIST model, offline, in a few minutes.
 
     Calibrates consistent-prediction rejection (CPR), attacks it adaptively, and compares it with
     confidence rejection and with no rejection at all. Writes an HTML report.
@@ -88,7 +88,7 @@ def demo(
     folders = [out / each.name.replace(" ", "-").lower() for each in contenders]
     for task, folder in zip(tasks, folders, strict=True):
         task.held_by(folder, overwrite=overwrite)
-    tell(f"Attacking the first {num} of them, each rule by attacks made for it …")
+    tell(f"Attacking the first {num} of them, each rule by the attacks adapted to it …")
     with resumable(f"finished work is in {out / 'store'}"):
         curves = [_run(*pair, out / "store") for pair in zip(tasks, folders, strict=True)]
     report = write_report(folders, out / "report.html")
@@ -218,5 +218,5 @@ def _conclude(names: Sequence[str], curves: Sequence[RobustnessCurve]) -> None:
     )
     typer.echo(Table(columns=columns, rows=rows).render("text") + "\n")
     runs = [Run.of(curve, name) for curve, name in zip(curves, names, strict=True)]
-    typer.echo("Total robust loss: mistakes cost 1, rejections what the loss says.\n")
+    typer.echo("Total robust loss: a mistake costs 1, a rejection what the rejection loss says.\n")
     typer.echo(f"{ranking(runs)[0][0].render('text')}\n")

@@ -61,7 +61,7 @@ def list_names(
     for name, entries in found.items():
         _show.print_list(name, entries or {"none": ""})
     if Kind.models in kinds and source is SourceName.bundled:
-        typer.echo("others' models: cpr-wrap list models --source robustbench, or timm")
+        typer.echo("models of other sources: cpr-wrap list models --source robustbench, or timm")
 
 
 def _wanted(entries: dict[str, str], like: str | None) -> dict[str, str]:
@@ -114,7 +114,7 @@ def _attacks() -> dict[str, str]:
 def _budgets() -> dict[str, str]:
     from cpr_wrap.attacks.ensemble import BUDGETS
 
-    as_coded = {"published": " With the published code's choices where it differs."}
+    as_coded = {"published": "  With the published code's choices where the two differ."}
     return {name: _first_line(type(BUDGETS[name])) + as_coded.get(name, "") for name in BUDGETS}
 
 

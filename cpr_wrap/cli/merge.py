@@ -23,8 +23,8 @@ def merge(
 ) -> None:
     """Join runs of the same model and images: each image keeps the worst that any run found.
 
-    Points found at a smaller eps count at a larger one. What comes out can be checked with
-    `cpr-wrap verify` like any run. Nothing is recomputed, so --device has no effect.
+    Points found at a smaller eps count at a larger one. Check the merged run with `cpr-wrap
+    verify`, like any other. Nothing is recomputed, so --device has no effect.
 
     Example: cpr-wrap merge runs/mine runs/theirs --out runs/both
     """

@@ -109,15 +109,16 @@ Address = Annotated[
     ),
 ]
 Eps = Annotated[
-    float | None, number("Adversarial budget in pixels, e.g. 8/255; by default the model's own.")
+    float | None,
+    number("Perturbation budget in pixel units, e.g. 8/255; by default the model's own."),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of all random starts.")]
-BatchSize = Annotated[int | None, option("Images in a batch; by default what fits.", min=1)]
+BatchSize = Annotated[int | None, option("Batch size; by default what fits into memory.", min=1)]
 BudgetName = Annotated[
-    str, typer.Option(help="How hard to attack: see `cpr-wrap list budgets`, or module:name.")
+    str, typer.Option(help="Budget of attacks: see `cpr-wrap list budgets`, or module:name.")
 ]
 Validation = Annotated[
-    str | None, option("Images to calibrate on; by default the validation part of the data set.")
+    str | None, option("Images for calibration; by default the validation part of the data set.")
 ]
 Overwrite = Annotated[bool, option("Overwrite existing files.", "--overwrite")]
 
@@ -125,10 +126,11 @@ Overwrite = Annotated[bool, option("Overwrite existing files.", "--overwrite")]
 ModelDir = Annotated[Path | None, option("Folder of downloaded weights.", panel=MODEL)]
 NetworkName = Annotated[
     str | None,
-    option("Architecture behind local:FILE: a name like lenet, or module:Class.", panel=MODEL),
+    option("Architecture of local:FILE: a name like lenet, or module:Class.", panel=MODEL),
 ]
 DataDir = Annotated[
-    Path | None, option("Where data sets are; by default $CPR_WRAP_DATA, else data.", panel=IMAGES)
+    Path | None,
+    option("Folder of the data sets; by default $CPR_WRAP_DATA, else data.", panel=IMAGES),
 ]
 Download = Annotated[bool, option("Download what is missing.", "--download", panel=IMAGES)]
 
@@ -144,13 +146,13 @@ class Common:
     imports: Annotated[
         list[str] | None,
         option(
-            "Import this module first, for what it registers; may be repeated.",
+            "Import this module first, for what it registers; repeatable.",
             "--import",
             panel=GENERAL,
             metavar="MODULE",
         ),
     ] = None
-    as_json: Annotated[bool, option("Print JSON for machines.", "--json", panel=GENERAL)] = False
+    as_json: Annotated[bool, option("Print JSON.", "--json", panel=GENERAL)] = False
     debug: Annotated[bool, option("Show an error's traceback.", "--debug", panel=GENERAL)] = False
 
 
@@ -170,15 +172,13 @@ class ModelOptions:
         float | None, number("Consistency radius of cpr, e.g. 0.1 or 2/255.", panel=MODEL)
     ] = None
     steps: Annotated[int | None, option("Steps of cpr's T(x).", panel=MODEL, min=1)] = None
-    step_size: Annotated[float | None, number("Length of a step of T(x).", panel=MODEL)] = None
+    step_size: Annotated[float | None, number("Step size of T(x).", panel=MODEL)] = None
     threshold: Annotated[
         float | None, option("Accept inputs whose score reaches this.", panel=MODEL)
     ] = None
     settings: Annotated[
         list[str] | None,
-        option(
-            "Any setting of the rule; may be repeated.", "--set", panel=MODEL, metavar="NAME=VALUE"
-        ),
+        option("Any setting of the rule; repeatable.", "--set", panel=MODEL, metavar="NAME=VALUE"),
     ] = None
     norm: Annotated[
         str | None,
@@ -213,7 +213,7 @@ class DataOptions:
     indices: Annotated[
         Any,  # a list of numbers, once it is parsed
         option(
-            "Take the images of these numbers, e.g. 3,8,20-29.",
+            "Use the images with these numbers, e.g. 3,8,20-29.",
             panel=IMAGES,
             parser=whole_numbers,
             metavar="NUMBERS",
@@ -221,7 +221,7 @@ class DataOptions:
     ] = None
     class_map: Annotated[
         Path | None,
-        option("File with the number of each class folder, for an image folder.", panel=IMAGES),
+        option("For an image folder: a file with the number of each class folder.", panel=IMAGES),
     ] = None
     data_dir: DataDir = None
     download: Download = False

@@ -22,7 +22,7 @@ def predict(
         Path, typer.Argument(help="An image file, or a folder of them.", show_default=False)
     ],
     *,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images in a batch.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Batch size.")] = 64,
     class_names: Annotated[
         Path | None, option("A text file with the names of the classes, one per line.")
     ] = None,
@@ -31,9 +31,8 @@ def predict(
 ) -> None:
     """Classify image files, or reject them and say why.
 
-    Images are brought to the model's size: by its own resize and crop where it has one, else by
-    resizing. A rejection by cpr names the class that the prediction flips to at T(x), and by how
-    much it leads there.
+    Images are resized to the model's size, with its own resize and crop if it has one. For a
+    rejection by cpr, the reason names the class that is predicted at T(x), and its margin there.
 
     Example: cpr-wrap predict bundled:mnist-compact-at digits/ --radius 0.15
     """

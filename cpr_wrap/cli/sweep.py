@@ -60,16 +60,19 @@ _PATHS = ("model_dir", "data_dir", "class_map")
 class SweepOptions:
     """What to combine; a TOML file has the same names."""
 
-    models: Annotated[list[str] | None, option("Address of a model; repeat.", "--model")] = None
+    models: Annotated[list[str] | None, option("Address of a model; repeatable.", "--model")] = None
     rules: Annotated[
         list[str] | None,
         option(
-            "NAME or NAME:SETTING=VALUE,…, also module:Class and calibrate=RATE; repeat.", "--rule"
+            "NAME or NAME:SETTING=VALUE,…, also module:Class and calibrate=RATE; repeatable.",
+            "--rule",
         ),
     ] = None
-    eps: Annotated[list[str] | None, option("Adversarial budget, e.g. 8/255; repeat.")] = None
+    eps: Annotated[list[str] | None, option("Perturbation budget, e.g. 8/255; repeatable.")] = None
     norms: Annotated[list[str] | None, option("Norm; repeat.", "--norm")] = None
-    budgets: Annotated[list[str] | None, option("Budget of attacks; repeat.", "--budget")] = None
+    budgets: Annotated[list[str] | None, option("Budget of attacks; repeatable.", "--budget")] = (
+        None
+    )
     validation: Validation = None
     network: NetworkName = None
     model_dir: ModelDir = None
@@ -93,8 +96,8 @@ def sweep(
 ) -> None:
     """Evaluate every combination of models, rules, eps, norms and budgets.
 
-    Each combination has a result folder below --out; the same command resumes after a stop, also
-    under torchrun. Writes results.csv, one row a run, and the leaderboard report.html.
+    Each combination gets a result folder below --out. The sweep is resumable by the same command,
+    also under torchrun. It writes results.csv, one row per run, and the leaderboard report.html.
 
     Example: cpr-wrap sweep --model bundled:mnist-compact-at --rule cpr --rule none --eps 0.3
     --budget quick --num 20 --out runs/first

@@ -46,8 +46,10 @@ class Changes:
         int | None, option("Batch size of a training step.", panel=_RECIPE, min=1)
     ] = None
     lr: Annotated[float | None, option("Learning rate.", panel=_RECIPE)] = None
-    seed: Annotated[int | None, option("Seed of everything random.", panel=_RECIPE)] = None
-    eps: Annotated[float | None, number("Budget in training, e.g. 8/255.", panel=_RECIPE)] = None
+    seed: Annotated[int | None, option("Seed of all random numbers.", panel=_RECIPE)] = None
+    eps: Annotated[
+        float | None, number("Perturbation budget in training, e.g. 8/255.", panel=_RECIPE)
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,7 @@ class TrainingImages:
         ),
     ] = None
     validation: Annotated[
-        str | None, option("Images of the same kind to watch the training with.", panel=IMAGES)
+        str | None, option("Validation images of the same kind.", panel=IMAGES)
     ] = None
     num: Annotated[
         int | None, option("Train on at most this many images.", "--num", "-n", panel=IMAGES, min=1)
@@ -81,7 +83,9 @@ class Loop:
     ] = True
     early_stop: Annotated[
         int | None,
-        option("Stop after this many epochs without a gain in robustness.", panel=_LOOP, min=1),
+        option(
+            "Stop after this many epochs without a gain in robust accuracy.", panel=_LOOP, min=1
+        ),
     ] = None
     amp: Annotated[bool, option("Compute in bfloat16 where safe.", "--amp", panel=_LOOP)] = False
     compile: Annotated[bool, option("Use torch.compile.", "--compile", panel=_LOOP)] = False
@@ -89,7 +93,7 @@ class Loop:
         int,
         typer.Option(
             min=0,
-            help="Processes that read an image folder as it is needed; 0 reads it into memory.",
+            help="Processes that read an image folder as needed; 0 reads it into memory once.",
             rich_help_panel=_LOOP,
         ),
     ] = 0
@@ -108,8 +112,8 @@ def train(
 ) -> None:
     """Train a network by a recipe, and save it so that `local:OUT` loads it with its rule.
 
-    The same command resumes a stopped training. Several processes share every batch
-    when started by `torchrun --nproc-per-node N -m -- cpr_wrap train …`.
+    The training is resumable by the same command. Several processes share every batch when started
+    by `torchrun --nproc-per-node N -m -- cpr_wrap train …`.
 
     Example: cpr-wrap train --recipe mnist-compact-at --out runs/at
     """
@@ -169,7 +173,7 @@ def _changed(recipe: Recipe, changes: Changes) -> Recipe:
 
 def _eps(method: Any) -> float:
     if not hasattr(method, "eps"):
-        raise ValueError(f"method {method.name!r} attacks nothing, so it takes no --eps")
+        raise ValueError(f"method {method.name!r} does not attack, so it takes no --eps")
     return float(method.eps)
 
 

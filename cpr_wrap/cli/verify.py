@@ -27,11 +27,11 @@ def verify(
     network: NetworkName = None,
     common: Common,
 ) -> None:
-    """Re-check everything that a result folder says, without the engine.
+    """Check everything in a result folder again, without the engine.
 
-    Every recorded input is put to the model again; figures, records and files are held against
-    each other. Your own code is found by its recorded address in the current folder, or else
-    by --network and --import. Exit code 3 if anything does not hold.
+    The model judges every recorded input again, and figures, records and files are compared with
+    each other. Your own code is found by its recorded address in the current folder; elsewhere,
+    pass --network and --import. The exit code is 3 if a check fails.
 
     Example: cpr-wrap verify runs/at
     """

@@ -1,4 +1,4 @@
-"""The images models are judged on: `load_data("mnist", "robust")`, `load_folder(path)`."""
+"""Images with labels: `load_data("mnist", "robust")`, `load_folder(path)`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data sets we know by name, and where their images are looked for."""
+"""The data sets with a name, and where their images are searched."""
 
 from __future__ import annotations
 
@@ -72,24 +72,25 @@ def load_data(
     channels: int | None = None,
     class_map: ClassMap | None = None,
 ) -> ImageData:
-    """Load images with labels: a part of a known data set, or one's own.
+    """Load images with labels: a part of a known data set, or your own images.
 
-    A known data set is looked for in `data_dir`, as `.npz` files and then in torchvision's folders;
-    it is downloaded if asked for; at last the bundled test images are taken (MNIST only).
+    A known data set is searched in `data_dir`, first as `.npz` files, then in torchvision's
+    folders. With `download`, it is fetched if missing. Otherwise the bundled test images are used
+    (MNIST only).
 
     Args:
-        name: "mnist", "svhn" or "cifar10"; or one's own images: a file `images.npz`, a folder with
-            one subfolder for each class, or the address `module:function` of a function that
-            returns images and labels, or a data set of them.
-        part: Of a known data set "train", "test" (all test images), or a part of the first 10,000
-            test images as the paper divides them: "clean" (the first 9,000), "robust" (the first
-            1,000) or "validation" (the last 1,000). Fewer images are divided in the same
-            proportions, which the note of the answer says.
-        data_dir: Where to look; without it the environment variable CPR_WRAP_DATA, or `data`.
-        download: Fetch through torchvision what is not there.
-        num: Keep at most this many images: the first ones, or evenly spread ones of a folder.
+        name: "mnist", "svhn" or "cifar10"; or your own images: a file `images.npz`, a folder with
+            one subfolder per class, or the address `module:function` of a function that returns
+            images and labels, or a data set.
+        part: For a known data set: "train", "test" (all test images), or one of the paper's parts
+            of the first 10,000 test images: "clean" (the first 9,000), "robust" (the first 1,000)
+            or "validation" (the last 1,000). Smaller test sets are divided in the same proportions,
+            and the result has a note about it.
+        data_dir: Where to search; by default the environment variable CPR_WRAP_DATA, or `data`.
+        download: Fetch missing data through torchvision.
+        num: Keep at most this many images: the first ones, or for a folder evenly spread ones.
         start: Number of the first image to use.
-        indices: Take the images of these numbers, in this order; counted, like `start`, from the
+        indices: Use the images with these numbers, in this order. Like `start`, they count from the
             beginning of the training or test set, the file or the folder.
         transform: For a folder, see `FolderImages`.
         channels: For a folder, see `FolderImages`.
@@ -103,7 +104,7 @@ def load_data(
     """
     wanted = Wanted(num=num, start=start, indices=indices)
     if class_map is not None and (name in DATASETS or not Path(name).is_dir()):
-        raise ValueError(f"class_map: expected a folder of images beside it, got {name}")
+        raise ValueError(f"class_map: expected only with a folder of images, got {name}")
     if name not in DATASETS:
         path = Path(name)
         if path.suffix == ".npz":

@@ -1,4 +1,4 @@
-"""Images in folders, one folder for each class."""
+"""Images in folders, one folder per class."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ClassMap = Mapping[str, int] | str | Path
 
 
 class FolderImages(Dataset[tuple[Tensor, int]]):
-    """A folder of images, laid out as `path/<class>/<image>`, each read when it is asked for.
+    """A folder of images, laid out as `path/<class>/<image>`, read on access.
 
-    Classes are numbered in the order of their folders' names, or by `class_map`; images come class
-    by class in the order of their names. Hidden folders and files do not count.
+    Classes are numbered in the order of their folders' names, or by `class_map`. Images are ordered
+    by class, then by name. Hidden folders and files are ignored.
 
     Attributes:
         root: The folder.
         name: Its name.
-        classes: Names of the classes; with a class map a number for those without a folder.
+        classes: Names of the classes; with a class map, classes without a folder have a number.
         numbers: Which of the folder's images these are.
     """
 
@@ -41,19 +41,19 @@ class FolderImages(Dataset[tuple[Tensor, int]]):
         class_map: ClassMap | None = None,
         wanted: Wanted | None = None,
     ) -> None:
-        """Look which images there are.
+        """List the images.
 
         Args:
             path: The folder.
-            transform: Makes pixels `(C, H, W)` in [0, 1] of a PIL image, e.g. `ZooModel.transform`,
-                the resize and crop a model was made for. Without it images keep their size.
-            num: Keep this many images, spread evenly over all of them, so that all classes are
-                seen.
+            transform: Function from a PIL image to pixels `(C, H, W)` in [0, 1], e.g.
+                `ZooModel.transform`, the model's own resize and crop. Without it, images keep their
+                size.
+            num: Keep this many images, spread evenly, so that all classes occur.
             channels: 1 for grey images, 3 for colour; 3 if None.
-            class_map: The number of each class folder, for models with an order of their own: a
-                mapping, or a file. JSON: `{"n01440764": 0, …}`, `{"0": ["n01440764", …], …}` or a
+            class_map: The number of each class folder, for models with their own order of classes:
+                a mapping, or a file. JSON: `{"n01440764": 0, …}`, `{"0": ["n01440764", …], …}` or a
                 list of folders. Text: a folder and a number on each line, or folders in order.
-            wanted: Which images, in place of `num`.
+            wanted: Which images, instead of `num`.
         """
         self.root = Path(path)
         if not self.root.is_dir():
@@ -77,7 +77,7 @@ class FolderImages(Dataset[tuple[Tensor, int]]):
         ]
         if not files:
             raise ValueError(
-                f"{self.root}: expected images in one folder for each class, like "
+                f"{self.root}: expected images in one folder per class, like "
                 f"{self.root}/cat/1.png, got {len(folders)} folders and no image in them "
                 f"({', '.join(ENDINGS)})"
             )
@@ -115,6 +115,18 @@ def load_folder(
         transform: See `FolderImages`.
         num: See `FolderImages`.
         **options: See `FolderImages`: `channels`, `class_map`, `wanted`.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     for name in ("cat", "dog"):
+        ...         Path(root, name).mkdir()
+        ...         Image.new("RGB", (8, 8)).save(Path(root, name, "1.png"))
+        ...     data = load_folder(root)
+        >>> data.images.shape, data.labels.tolist()
+        (torch.Size([2, 3, 8, 8]), [0, 1])
     """
     folder = FolderImages(path, transform, num, **options)
     pairs = (folder[i] for i in range(len(folder)))

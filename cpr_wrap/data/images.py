@@ -27,12 +27,12 @@ class ImageData:
     Attributes:
         images: Pixels `(N, C, H, W)`, float32 in [0, 1].
         labels: Classes `(N,)`, int64.
-        indices: Each image's number in the file it comes from `(N,)`, int64; the random starts of
-            attacks depend on it.
+        indices: Each image's number in its data set `(N,)`, int64; random starts of attacks depend
+            on it.
         name: The data set.
         part: Which part of it.
         num_classes: How many classes the data set has.
-        note: What a reader of results must know about this choice of images; empty if nothing.
+        note: A remark on the choice of images for readers of results; may be empty.
     """
 
     images: Tensor
@@ -85,14 +85,14 @@ class Wanted:
 
     def _chosen(self, numbers: Numbers, what: str) -> Numbers:
         if self.num is not None or self.start is not None:
-            raise ValueError("indices: expected without num and start, which choose images too")
+            raise ValueError("indices: expected without num and start, which also choose images")
         chosen = np.asarray(self.indices)
         if chosen.ndim != 1 or not len(chosen) or chosen.dtype.kind not in "iu":
             raise ValueError(
                 f"indices: expected a list of whole numbers, got {chosen.dtype} {chosen.shape}"
             )
         if len(np.unique(chosen)) != len(chosen):
-            raise ValueError("indices: expected each number once, got some twice")
+            raise ValueError("indices: expected each number once, got duplicates")
         rows = np.searchsorted(numbers, chosen).clip(max=len(numbers) - 1)
         wrong = chosen[numbers[rows] != chosen]
         if len(wrong):

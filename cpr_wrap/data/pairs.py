@@ -39,10 +39,10 @@ def gather(data: Dataset[Any] | DataLoader[Any], y: Tensor | None = None) -> tup
 
     Args:
         data: A loader that gives batches (images, labels), or a data set of (image, label).
-        y: Must be None; a loader brings its own labels.
+        y: Must be None; a loader has its own labels.
     """
     if y is not None:
-        raise TypeError("y: expected None beside a loader, which brings its own labels")
+        raise TypeError("y: expected None for a loader, which has its own labels")
     if isinstance(data, DataLoader):
         images, labels = zip(*((batch[0], batch[1]) for batch in data), strict=True)
         return torch.cat(images), torch.cat([torch.as_tensor(part) for part in labels])

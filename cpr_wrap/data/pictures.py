@@ -1,4 +1,4 @@
-"""Image files as pixels: of any depth, and of no format that runs programs."""
+"""Image files as pixels, of any bit depth; formats that run programs are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def open_picture(file: Path, channels: int = 3) -> Any:
         channels: 3 for colour, 1 for grey.
 
     Returns:
-        A PIL image of mode RGB or L. More than 8 bits are rounded to 8.
+        A PIL image of mode RGB or L, rounded to 8 bits per channel.
     """
     from PIL import Image
 

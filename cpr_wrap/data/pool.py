@@ -1,4 +1,4 @@
-"""Images of every class to begin attacks from: donors."""
+"""Donors: training images of every class from which attacks start."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _BUNDLED_POOL = Path(__file__).parent.parent / "bundled" / "mnist" / "train_pool
 
 
 class DonorPool(NamedTuple):
-    """Training images, the same number of each class.
+    """Training images, the same number per class.
 
     Attributes:
-        images: Pixels `(N, C, H, W)` in [0, 1], class by class.
+        images: Pixels `(N, C, H, W)` in [0, 1], ordered by class.
         labels: Classes `(N,)`.
         digest: A digest of both.
     """
@@ -36,11 +36,16 @@ def donor_pool(
 
     Args:
         name: "mnist", whose donors come with this package, "svhn" or "cifar10".
-        per_class: How many of each class, or as many as there are: 500 for MNIST.
-        data_dir: Where the training images of the others are, see `load_data`.
+        per_class: Images per class, or as many as there are: 500 for MNIST.
+        data_dir: Folder of the other data sets, see `load_data`.
 
     Returns:
-        The donors; None where there are no training images.
+        The donors; None if there are no training images.
+
+    Example:
+        >>> pool = donor_pool("mnist", per_class=2)
+        >>> pool.images.shape
+        torch.Size([20, 1, 28, 28])
     """
     num_classes = DATASETS[name].num_classes
     try:

@@ -14,16 +14,16 @@ from cpr_wrap.data.images import Stored
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """A data set we know by name, and where torchvision keeps it below its root.
+    """A known data set, and where torchvision stores it.
 
     Attributes:
         shape: `(C, H, W)` of an image.
         num_classes: How many classes it has.
         source: Its class in `torchvision.datasets`.
-        train: A file that is there when the training half is.
-        test: A file that is there when the test half is.
-        url: Where people find the data set.
-        split_names: Whether the class takes `split="test"` and not `train=False`.
+        train: A file that exists if the training set does.
+        test: A file that exists if the test set does.
+        url: Home page of the data set.
+        split_names: Whether the class takes `split="test"` instead of `train=False`.
         bundled: A part of its test set that comes with this package.
     """
 

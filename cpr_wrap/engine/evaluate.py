@@ -202,9 +202,9 @@ def _replay(block: Block, work: Work, store: Store, key: str) -> list[Unit]:
         return units
     said = f"{lost} of {asked} stored points in {store.path} do not hold for this model any more"
     if lost <= max(1.0, _DOUBTFUL * asked):
-        warnings.warn(f"{said}; so few may be rounding, and they are kept", stacklevel=2)
+        warnings.warn(f"{said}; so few can be due to rounding, so they are kept", stacklevel=2)
         return units
-    warnings.warn(f"{said}: stored work on these images is done again", stacklevel=2)
+    warnings.warn(f"{said}: these images are evaluated again", stacklevel=2)
     block.restore(saved)
     store.discard(key, work.plan)
     return []
@@ -246,7 +246,7 @@ def _check_outputs(block: Block, flag: Tensor) -> None:
         return
     text = "the network's outputs are NaN or infinite for inputs that an attack tried"
     if block.precision.exact:
-        raise RuntimeError(f"{text}; such outputs are no answer")
+        raise RuntimeError(f"{text}; such outputs are not an answer")
     block.notes.add(f"{text} in {block.precision.dtype}: robustness may be overstated")
 
 

@@ -91,11 +91,13 @@ def source_of(
     """Check what the caller gave and number it."""
     if isinstance(x, DataLoader):
         if isinstance(x.sampler, RandomSampler):
-            raise ValueError("x: expected a loader with shuffle=False, whose images have numbers")
+            raise ValueError(
+                "x: expected a loader with shuffle=False, so that images have fixed numbers"
+            )
         x, y = gather(x, y)
     if isinstance(x, Tensor):
         if y is None:
-            raise TypeError("y: expected labels beside a tensor of images, got None")
+            raise TypeError("y: expected labels for a tensor of images, got None")
         check_images(x)
         check_labels(y, len(x))
         count = len(x)
@@ -104,10 +106,10 @@ def source_of(
         if not pairs:
             raise TypeError(
                 "x: expected a tensor of images, a data set with a length, or a loader, got "
-                f"{type(x).__name__}; make a tensor of an array with torch.from_numpy"
+                f"{type(x).__name__}; convert an array with torch.from_numpy"
             )
         if y is not None:
-            raise TypeError("y: expected None beside a data set, which brings its own labels")
+            raise TypeError("y: expected None for a data set, which has its own labels")
         count = len(x) if indices is None else len(indices)  # type: ignore[arg-type]
     index = torch.arange(count) if indices is None else _numbers(indices)
     if len(index) != count or count == 0:
@@ -118,8 +120,8 @@ def source_of(
             first, again = (read_pairs(x, [number])[0] for _ in range(2))
             if not torch.equal(first, again):
                 raise ValueError(
-                    f"x: image {number} is another one when it is read again; take random "
-                    "transforms out of the data set"
+                    f"x: image {number} differs when it is read again; remove random "
+                    "transforms from the data set"
                 )
     return ImageSource(x, y, index)
 
@@ -140,7 +142,7 @@ def _numbers(indices: Sequence[int] | Tensor) -> Tensor:
     if len(index) and int(index.min()) < 0:
         raise ValueError(f"indices: expected numbers of at least 0, got {int(index.min())}")
     if len(index.unique()) != len(index):
-        raise ValueError("indices: expected every image once, got some twice")
+        raise ValueError("indices: expected every image once, got duplicates")
     return index.long()
 
 

@@ -74,8 +74,8 @@ class Underway:
             if not (isinstance(error, OSError) or is_out_of_memory(error)):
                 raise
             warnings.warn(
-                f"could not write {self.file}, so that a stop now would cost all since its last "
-                f"version: {error}",
+                f"could not write {self.file}, so a stop now would lose all work since its "
+                f"last version: {error}",
                 stacklevel=2,
             )
         done = time.perf_counter()

@@ -27,17 +27,17 @@ _UNKNOWN = 300.0  # passes per image of an attack from elsewhere
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """Where an evaluation stands.
+    """Progress of an evaluation.
 
     Attributes:
         images_done: Images finished.
-        images: Images in all.
-        attack: The stage that has just ended.
-        fraction: Share of the expected passes done.
-        passes: Sample-passes so far.
-        passes_expected: Sample-passes in all, as far as can be told.
+        images: All images.
+        attack: The stage that has just finished.
+        fraction: Passes done, as a share of the expected ones.
+        passes: Passes so far.
+        passes_expected: Expected total number of passes.
         seconds: Time so far.
-        seconds_left: An estimate of the time to come.
+        seconds_left: Estimated time left.
         error_at_0: Robust error at alpha = 0 among the images seen so far.
         error_at_1: The same at alpha = 1.
     """

@@ -265,7 +265,7 @@ class Search:
             number = int(self.block.index[image[lost][0]])
             raise RuntimeError(
                 f"{self.attack.name}: the gradient at image {number} is NaN or infinite at every "
-                "pixel, so that no attack by gradient can work; see input_gradient_report"
+                "pixel, so no gradient attack can work; see input_gradient_report"
             )
         self.block.notes.add(
             "gradients had NaN or infinite entries, which attacks took as 0: robustness may be "

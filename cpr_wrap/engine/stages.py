@@ -224,7 +224,7 @@ def _check_proposals(name: str, points: object, x: Tensor) -> None:
         )
     if points.shape != x.shape:
         raise ValueError(
-            f"attack {name!r}: expected one point for each image, shape {tuple(x.shape)}, "
+            f"attack {name!r}: expected one point per image, shape {tuple(x.shape)}, "
             f"got shape {tuple(points.shape)}"
         )
     if not bool(points.isfinite().all()):

@@ -120,7 +120,7 @@ def read_tensors(
     except FileNotFoundError:
         return None
     except (OSError, RuntimeError, ValueError) as error:
-        warnings.warn(f"{error}; its work is done again", stacklevel=3)
+        warnings.warn(f"{error}; its work is repeated", stacklevel=3)
         return None
     content: dict[str, Any] = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
     return content
@@ -268,7 +268,7 @@ class Store:
                 return
             warnings.warn(
                 f"{self.path} holds the work of a model with the same settings and weights that "
-                "gives other answers: it is not used",
+                "answers differently; it is not used",
                 stacklevel=2,
             )
             number += 1

@@ -1,4 +1,4 @@
-"""Judges what attacks propose, and makes curves of what holds."""
+"""Evaluations: robustness curves, certificates, audits, results and advice."""
 
 from cpr_wrap.engine.progress import Status
 from cpr_wrap.evaluation.advice import Advice, Candidate

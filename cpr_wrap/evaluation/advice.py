@@ -17,17 +17,17 @@ ADVISED, TIED, BEATEN, LEFT_OUT = "advised", "tied", "beaten", "left out"
 
 @dataclass(eq=False, kw_only=True)
 class Candidate:
-    """A rule and what was measured of it.
+    """A rule, and what was measured for it.
 
     Attributes:
-        model: The network under the rule.
+        model: The network with the rule.
         clean_rejection: Share of clean validation images that it rejects.
-        latency: Seconds of a prediction of one image.
-        curve: On the validation images, as far as it was attacked; None where it was left out.
-        full: Whether it had the full budget.
-        reported: On the other images, where it was among the best.
+        latency: Seconds per prediction of one image.
+        curve: Its curve on the validation images so far; None if it was excluded.
+        full: Whether it was attacked with the full budget.
+        reported: Its curve on the other images, if it was among the best.
         status: `advised`, `tied`, `beaten` or `left out`.
-        why: Why it was left out.
+        why: Why it was excluded.
     """
 
     model: SelectiveClassifier
@@ -60,8 +60,8 @@ class Advice:
         eps: Budget of the adversary.
         norm: Its norm.
         budget: Name of the full budget.
-        images: How many images it was chosen on, and how many it is reported on.
-        notes: What a reader should know.
+        images: Number of images for the choice, and for the report.
+        notes: Remarks for the reader.
     """
 
     candidates: tuple[Candidate, ...]
@@ -79,14 +79,14 @@ class Advice:
 
     @property
     def tied(self) -> list[Candidate]:
-        """Candidates that only chance tells from the advised one."""
+        """Candidates whose difference from the advised one is within chance."""
         return [each for each in self.candidates if each.status == TIED]
 
     @property
     def gain(self) -> Difference | None:
-        """The loss of the plain network less that of the advised rule, on the other images.
+        """The loss without rejection minus that of the advised rule, on the other images.
 
-        None where the plain network itself is advised, or was no candidate.
+        None if no rejection is advised, or was not a candidate.
         """
         plain = [c for c in self.candidates if not c.rule.can_reject and c.reported]
         if not plain or plain[0] is self.best:
@@ -101,7 +101,7 @@ class Advice:
         return curve.total_robust_loss(self.cost), curve.total_robust_loss_interval(self.cost)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary a candidate, with the same ASCII keys in every version."""
+        """One dictionary per candidate, with the same ASCII keys in every version."""
         made = []
         for each in self.candidates:
             row: dict[str, Any] = {

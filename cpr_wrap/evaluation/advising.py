@@ -57,34 +57,41 @@ def advise(
     progress: Tell | None = None,
     **settings: Any,
 ) -> Advice:
-    """Find the rule and setting with the least total robust loss for a cost of rejection.
+    """Find the rule and setting with the smallest total robust loss, for a cost of rejection.
 
-    Candidates are screened, then attacked by the full budget as long as they may still win. Points
-    found for one are proposed to the others. The choice is made on validation images; the losses of
-    the best are then measured on the other images.
+    All candidates are screened with a small budget. Those that can still win are attacked with the
+    full budget. Points found for one candidate are proposed to the others. The choice is made on
+    validation images; the losses of the best are then measured on the other images.
 
     Args:
-        model: A network, or a selective classifier, whose own rule is then a candidate too.
+        model: A network, or a selective classifier, whose rule is then a candidate too.
         x: Images `(N, ...)` in [0, 1], or a data set or loader of (image, label).
-        y: True classes `(N,)`; None beside a data set or loader.
+        y: True classes `(N,)`; None for a data set or loader.
         eps: Budget of the adversary in pixel units.
         cost: What a rejection costs, where a mistake costs 1; see `total_robust_loss`.
-        validation: Other images and classes to choose on; every second image of x by default.
-        candidates: Rules to try; a list of the usual ones by default.
+        validation: Images and labels for the choice; by default every second image of x.
+        candidates: Rules to try; by default a list of common ones.
         budget: The full budget, as in `robustness_curve`.
         screening: The budget that every candidate gets.
-        norm: Threat model of the budget; the own rule's norm, or `Linf`.
-        max_latency: Seconds that a prediction of one image may take.
-        max_clean_rejection: Share of clean images that may be rejected.
-        seed: Of all random starts.
-        batch_size: Rows in a batch; found from free memory if left out.
-        block_size: Images worked on together; chosen from their number if left out.
+        norm: Threat model of the budget; by default the norm of the model's rule, or `Linf`.
+        max_latency: Maximum time per prediction of one image, in seconds.
+        max_clean_rejection: Maximum share of clean images that are rejected.
+        seed: Seed of all random starts.
+        batch_size: Batch size; by default what fits into memory.
+        block_size: Images per block; by default chosen from their number.
         store: A folder for finished work; the same call resumes from it.
-        progress: Is told what is being done.
-        **settings: Of the usual candidates: `radii`, `steps`, `thresholds`.
+        progress: Function that gets a line of text about each step.
+        **settings: Settings of the default candidates: `radii`, `steps`, `thresholds`.
 
     Returns:
         All candidates with their figures, the advised one first.
+
+    Example:
+        >>> from cpr_wrap import load_data, load_network
+        >>> network = load_network("bundled:mnist-compact-at").network
+        >>> data = load_data("mnist", num=60)
+        >>> advice = advise(network, data.images, data.labels, 0.3, "ramp:2")  # doctest: +SKIP
+        >>> print(advice.best.rule.describe(), advice.gain)  # doctest: +SKIP
     """
     eps, loss = check_number(eps, "eps"), as_loss(cost)
     check_loss(loss, eps)
@@ -143,7 +150,7 @@ def _halves(
     if not isinstance(x, Tensor):
         x, y = gather(x, y)
     if y is None:
-        raise TypeError("y: expected labels beside a tensor of images, got None")
+        raise TypeError("y: expected labels for a tensor of images, got None")
     pairs = [(x, y)] if validation is None else [(x, y), validation]
     for images, labels in pairs:
         check_images(images)

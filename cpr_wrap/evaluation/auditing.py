@@ -1,4 +1,4 @@
-"""Is the evaluation itself believable? Checks that would show a broken or too weak attack."""
+"""Can an evaluation be trusted? Checks that reveal broken or weak attacks."""
 
 from __future__ import annotations
 
@@ -49,14 +49,21 @@ def audit(
     num: int = _FEW,
     black_box_num: int = 30,
 ) -> tuple[Check, ...]:
-    """Ask whether a curve can be believed.
+    """Check whether the evaluation behind a curve was strong enough.
 
     Args:
         model: The selective classifier.
         curve: Its curve, with points.
-        seed: Of random starts.
-        num: How many images the searches of the audit use.
-        black_box_num: How many images the black-box attack uses.
+        seed: Seed of random starts.
+        num: Number of images for the searches of the audit.
+        black_box_num: Number of images for the black-box attack.
+
+    Example:
+        >>> from cpr_wrap import load, load_data, robustness_curve
+        >>> model, data = load("bundled:mnist-compact-at"), load_data("mnist", num=20)
+        >>> curve = robustness_curve(model, data.images, data.labels, 0.3)  # doctest: +SKIP
+        >>> for check in audit(model, curve):  # doctest: +SKIP
+        ...     print(check.passed, check.name, check.detail)
     """
     if curve.points is None:
         raise ValueError("expected a curve with its points, got one without")
@@ -80,7 +87,7 @@ def audit(
     )
 
 
-_RESTARTS = "restarts with donors, starts and smoothing that the run did not use break nothing more"
+_RESTARTS = "restarts with other donors, starts and smoothing than the run's break nothing more"
 _PATCHES = "a search without gradients, by pasting other images, breaks nothing more"
 
 
@@ -169,9 +176,9 @@ def _broken(block: Block) -> Tensor:
 
 
 def _recorded_points_hold(model: SelectiveClassifier, curve: RobustnessCurve) -> Check:
-    name = "every recorded adversarial input does what is recorded"
+    name = "every recorded adversarial input is confirmed"
     answer = verify_curve(model, curve)
-    detail = f"{answer.checked} points asked about again from scratch"
+    detail = f"{answer.checked} points judged again from scratch"
     if answer.problems:
         detail += f"; {len(answer.problems)} do not hold, first: {answer.problems[0]}"
     return Check(name=name, passed=answer.holds, detail=detail)
@@ -180,7 +187,7 @@ def _recorded_points_hold(model: SelectiveClassifier, curve: RobustnessCurve) ->
 def _nothing_new(left: _Few, name: str, stages: Iterable[Stage], donors: Donors) -> Check:
     """Search by means of the audit's own for mistakes on images that the run left."""
     if not len(left.x):
-        return Check(name=name, passed=None, detail="every image was broken already")
+        return Check(name=name, passed=None, detail="every image was already broken")
     block = left.block(donors=donors)
     with count_passes() as passes:
         for stage in stages:
@@ -191,13 +198,13 @@ def _nothing_new(left: _Few, name: str, stages: Iterable[Stage], donors: Donors)
 def _judged(name: str, new: int, images: int, passes: int) -> Check:
     detail = f"breaks {new} of {images} images that were left, {passes / images:,.0f} passes each"
     if new > _TOLERATED * images:
-        detail += "; the run searched too little, use a larger budget"
+        detail += "; the search was too short, use a larger budget"
     return Check(name=name, passed=new <= _TOLERATED * images, detail=detail)
 
 
 def _larger_eps(few: _Few) -> Check:
     """Points found at eps are mistakes at a larger eps, too."""
-    name = "a larger eps (by a quarter): no fewer errors"
+    name = "a larger eps (by a quarter) gives no fewer errors"
     known = few.known("outer_broken")
     block = few.block(min(few.whole, 1.25 * few.eps))
     _carry(block, few, known, Goal.ACCEPTED_MISTAKE)
@@ -208,13 +215,13 @@ def _larger_eps(few: _Few) -> Check:
 
 def _smaller_radii(few: _Few, donors: Donors | None = None) -> Check:
     """More effort of the inner attacks must not bring rejections much closer to the images."""
-    name = "longer inner attacks with smoothed gradients: rejected inputs hardly closer"
+    name = "longer inner attacks with smoothed gradients find hardly closer rejected inputs"
     rule = few.model.rule
     before = few.known("rejected_radius").to(few.x)
     # Where a mistake was accepted, nobody looked further for rejections.
     rows = before.isfinite() & (before > 0) & ~few.known("outer_broken")
     if not rule.can_reject or not bool(rows.any()):
-        return Check(name=name, passed=None, detail="no rejected inputs to begin with")
+        return Check(name=name, passed=None, detail="no rejected inputs to start from")
     block = few.block(donors=donors)
     _carry(block, few, rows, Goal.REJECTED)
     for objective in rule.inner:
@@ -234,7 +241,7 @@ def _smaller_radii(few: _Few, donors: Donors | None = None) -> Check:
         run_stage(block, stage, few.seed + _OTHER_SEED)
     after = block.found[Goal.REJECTED].distance[rows]
     if not bool(after.isfinite().all()):
-        return Check(name=name, passed=False, detail="a recorded input is not rejected any more")
+        return Check(name=name, passed=False, detail="a recorded input is no longer rejected")
     closer = float((1 - after / before[rows]).double().mean())
     return Check(
         name=name,
@@ -284,9 +291,9 @@ def _gradients(model: SelectiveClassifier, x: Tensor, curve: RobustnessCurve) ->
     masked = report.zero >= _MASKED and not done
     blind = _blind(model, x) if done else report.flat_images
     if blind:
-        detail += f"; {blind} images have none even so, and no attack by gradient can work there"
+        detail += f"; {blind} images have none even then, and no gradient attack can work there"
     return Check(
-        name="gradients are there, or were smoothed",
+        name="gradients exist, or were smoothed",
         passed=blind == 0 and not masked,
         detail=detail,
     )
@@ -304,9 +311,9 @@ def _blind(model: SelectiveClassifier, x: Tensor) -> int:
 
 def _black_box(left: _Few) -> Check:
     """Square on images that the ensemble did not break."""
-    name = "a black-box attack breaks nothing that the ensemble did not"
+    name = "a black-box attack breaks nothing more"
     if not len(left.x):
-        return Check(name=name, passed=None, detail="every image was broken already")
+        return Check(name=name, passed=None, detail="every image was already broken")
     square = AdaptiveAutoAttack(components=("square",), n_queries=_QUERIES)
     block = left.block()
     plan = square.plan(len(block.order[0]) + 1, tuple(left.x.shape[1:]), left.norm)
@@ -318,7 +325,7 @@ def _black_box(left: _Few) -> Check:
 
 
 def _planted(few: _Few) -> Check:
-    name = "adversarial inputs that were planted are found"
+    name = "planted adversarial inputs are found"
     try:
         found = plant(few.model, few.x, few.y, few.eps, norm=few.norm, seed=few.seed)
     except UnsupportedLayerError:  # a rule that bounds layers cannot bound the planted network
@@ -329,7 +336,7 @@ def _planted(few: _Few) -> Check:
     detail = f"{found.found} of {found.planted} planted ones ({share:.0%}), "
     detail += f"{found.by_chance} of them by random points too"
     if share >= _WANTED and found.by_chance > _BY_CHANCE * found.planted:
-        return Check(name=name, passed=None, detail=f"{detail}: too easy to tell")
+        return Check(name=name, passed=None, detail=f"{detail}: too easy to be a test")
     return Check(name=name, passed=share >= _WANTED, detail=detail)
 
 

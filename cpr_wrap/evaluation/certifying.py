@@ -34,24 +34,26 @@ def certify(
 ) -> Certificate:
     """Prove how far around each image a selective classifier neither errs nor rejects.
 
-    The radii are Linf radii. They hold in L2 too, where every distance is at least as large. The
-    proofs are about the network in its own precision: rounding is bounded and added.
+    The radii are Linf radii. They also hold in L2, where every distance is at least as large. The
+    proofs are about the network in its own precision, rounding included.
 
     Args:
         model: The selective classifier. Its rule must declare a certificate, and its network must
-            be made of layers that have bounds.
+            consist of layers with bounds.
         x: Images `(N, ...)` in [0, 1], or a data set or loader of (image, label).
-        y: True classes `(N,)`; None beside a data set or loader.
-        eps: The budget in pixel units. It is tried before any other radius.
-        crown: Whether to use CROWN beside interval bounds: much tighter on networks that were not
-            trained with interval bounds, and much slower.
+        y: True classes `(N,)`; None for a data set or loader.
+        eps: The budget in pixel units. It is the first radius to be tried.
+        crown: Whether to use CROWN in addition to interval bounds. It is much tighter on networks
+            that were not trained with interval bounds, and much slower.
         indices: Numbers of the images in their data set.
-        progress: True for a bar, or a function that is told the images done and in all.
+        progress: True for a bar, or a function of the number of images done and of all images.
 
     Returns:
-        Per image `.radius` (of the bare network), `.mistake_radius` and `.rejection_radius`.
+        The certificate, with `.radius` (of the bare network), `.mistake_radius` and
+        `.rejection_radius`, one per image `(N,)`.
 
     Example:
+        >>> import torch
         >>> from cpr_wrap import AcceptAll, SelectiveClassifier
         >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1, 2)).eval()
         >>> _ = net[1].load_state_dict({"weight": torch.tensor([[1.], [-1.]]),
@@ -67,7 +69,7 @@ def certify(
         x, y = gather(x, y)
     check_images(x)
     if y is None:
-        raise TypeError("y: expected labels beside a tensor of images, got None")
+        raise TypeError("y: expected labels for a tensor of images, got None")
     _check_model(model)
     device, dtype = network_device(model.base, x.device), network_dtype(model.base)
     x = x.to(device, dtype or x.dtype)

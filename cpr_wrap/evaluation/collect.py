@@ -20,7 +20,7 @@ class Results:
     """Result folders that were found, without their points.
 
     Attributes:
-        folders: Where each is.
+        folders: The folders.
         curves: Their curves, in the same order.
     """
 
@@ -34,7 +34,7 @@ class Results:
         return iter(self.curves)
 
     def rows(self, losses: Sequence[LossLike] = PAPER_LOSSES) -> list[dict[str, Any]]:
-        """One row of plain values a run; docs/results.md describes the columns."""
+        """One row of plain values per run; docs/results.md describes the columns."""
         return [
             {**tidy_row(curve, losses), "folder": str(folder)}
             for folder, curve in zip(self.folders, self.curves, strict=True)
@@ -51,6 +51,19 @@ def results(where: str | Path | Iterable[str | Path]) -> Results:
     Args:
         where: A result folder, a folder with results anywhere below it, a pattern like `runs/**`,
             or several of these.
+
+    Example:
+        >>> import tempfile
+        >>> from cpr_wrap import RobustnessCurve, save_result
+        >>> from cpr_wrap.metrics import Records
+        >>> row = {"index": 0, "label": 3, "clean_label": 3, "outer_broken": False, "outer_by": "",
+        ...        "outer_distance": None, "rejected_radius": 0.1, "rejected_by": "LCIA"}
+        >>> curve = RobustnessCurve(Records.from_rows([row], eps=0.3, norm="Linf"))
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     _ = save_result(curve, f"{runs}/a"), save_result(curve, f"{runs}/b")
+        ...     found = results(f"{runs}/*")
+        >>> [folder.name for folder in found.folders], found.rows()[0]["eps"]
+        (['a', 'b'], 0.3)
     """
     folders = tuple(result_folders([where] if isinstance(where, str | Path) else where))
     return Results(folders, tuple(load_result(folder, points=False) for folder in folders))

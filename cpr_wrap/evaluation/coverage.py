@@ -13,16 +13,16 @@ from cpr_wrap.selective import SelectiveClassifier, network_device
 def risk_coverages(
     model: SelectiveClassifier, curve: RobustnessCurve, *, batch_size: int = 256
 ) -> dict[str, RiskCoverage]:
-    """What share of answers is wrong, over the share of inputs answered.
+    """Selective risk as a function of coverage, on clean images and under attack.
 
     Args:
         model: The selective classifier.
         curve: Its curve, with points.
-        batch_size: Images asked about at once.
+        batch_size: Images per batch.
 
     Returns:
-        `clean`: the images as they are. `attacked`: every image that an accepted mistake was
-        found for is replaced by it, which is what the adversary would send.
+        Two curves: `clean` for the images themselves; `attacked` with every image replaced by the
+        accepted mistake that was found for it, if any.
     """
     if curve.points is None:
         raise ValueError("expected a curve with its points, got one without")

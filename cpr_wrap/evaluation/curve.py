@@ -81,44 +81,45 @@ def robustness_curve(
     compile: bool = False,  # noqa: A002 - torch's own name for it
     channels_last: bool = False,
 ) -> RobustnessCurve:
-    """Attack a selective classifier and report its robustness curve.
+    """Attack a selective classifier adaptively and compute its robustness curve.
 
     Every success is a point that was projected into its ball, judged by the model itself, and
-    recorded with its distance; the curve is made of those records and nothing else. It runs on
-    the device the model is on, and on all ranks of `torch.distributed` where that is initialised.
+    recorded with its distance. The curve is computed from these records alone. It runs on the
+    device of the model, and on all ranks of `torch.distributed` if that is initialized.
 
     Args:
         model: The selective classifier.
         x: Images `(N, ...)` in [0, 1], or a data set or loader of (image, label).
-        y: True classes `(N,)`; None beside a data set or loader.
+        y: True classes `(N,)`; None for a data set or loader.
         eps: Budget of the adversary in pixel units.
         alphas: Where the curve is tabulated, as shares of eps; it is defined on all of [0, 1].
-        budget: `quick`, `standard`, `paper`, `published`, or a plan of your own, also by its
-            address `module:name`.
-        seed: Of all random starts.
-        batch_size: Rows in a batch; found from free memory if left out.
-        block_size: Images that are worked on together; chosen from their number if left out.
+        budget: `quick`, `standard`, `thorough`, `paper`, `published`, or your own budget, also by
+            its address `module:name`.
+        seed: Seed of all random starts.
+        batch_size: Batch size; by default what fits into memory.
+        block_size: Images per block; by default chosen from their number.
         store: A folder for finished work; the same call resumes from it.
-        norm: Threat model of the budget; the rule's own norm, or `Linf`.
-        indices: Numbers of the images in their data set.
+        norm: Threat model of the budget; by default the rule's own norm, or `Linf`.
+        indices: Numbers of the images in their data set `(N,)`.
         points: Points found elsewhere, judged first: image numbers and points, an earlier curve,
             a result folder, or a file with the arrays `index` and `points`.
         extras: Attacks to run after the budget's: stages, e.g. `AdaptiveAutoAttack()`, or plain
             functions `perturb(model, x, y, eps)`.
         donors: Images of known classes that restarts begin from: images and labels, a `.npz` file,
-            or a data set's name. By default training images of a known data set that the network
-            answers right, or else the evaluated images.
+            or a data set's name. By default, training images of a known data set that the network
+            classifies correctly, or else the evaluated images.
         ablation: Also run every attack alone on every image.
-        certify: Also prove what bounds can prove, before the attacks; see `cpr_wrap.certify`.
-        progress: True for a bar, or a function that is told the status.
+        certify: Also prove a lower bound, before the attacks; see `cpr_wrap.certify`.
+        progress: True for a bar, or a function that gets a `Status`.
         dtype: `bf16` or `fp16` to search in that precision.
         compile: Search with a compiled copy of the network.
         channels_last: Search with a copy of the network in that memory format.
 
     Returns:
-        The curve, with the points found, settings, costs and provenance.
+        The curve, with points, settings, costs and provenance.
 
     Example:
+        >>> import torch
         >>> from cpr_wrap import CPRWrapper
         >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
         >>> x = torch.rand(3, 1, 2, 2)

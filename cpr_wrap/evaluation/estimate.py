@@ -18,15 +18,15 @@ from cpr_wrap.selective import SelectiveClassifier
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What the probe suggests for a whole run.
+    """The estimated cost of a run.
 
     Attributes:
-        images: Images of the run.
-        probed: Images of the probe.
+        images: Images in the run.
+        probed: Images in the probe.
         passes_per_image: Measured on the probe.
         passes: Expected for the run.
         seconds: Expected for the run, at the probe's speed.
-        audit_passes: Of these, passes of the audit; 0 without one.
+        audit_passes: Passes of the audit among them; 0 without an audit.
     """
 
     images: int
@@ -51,10 +51,9 @@ def estimate_cost(
     extras: Iterable[Any] = (),
     audited: bool = False,
 ) -> Estimate:
-    """Evaluate a few images and scale up.
+    """Estimate the cost of an evaluation from a few images.
 
-    Small batches are slower per pass than full ones, so the time is rather over- than
-    underestimated.
+    Small batches are slower per pass than full ones, so the time is more likely overestimated.
 
     Args:
         model: The selective classifier.
@@ -62,13 +61,23 @@ def estimate_cost(
         y: True classes `(N,)`.
         eps: Budget of the adversary.
         budget: As in `robustness_curve`.
-        num: Images of the run, all of `x` if left out.
-        probe: Images to try.
+        num: Number of images in the run; all of `x` by default.
+        probe: Number of images to evaluate.
         batch_size: As in `robustness_curve`.
         norm: As in `robustness_curve`.
         extras: As in `robustness_curve`.
-        audited: Whether the run will be audited. Most of an audit is done on a few images, whatever
-            their number, so that what it takes on the probe is added as it is.
+        audited: Whether the run will be audited. An audit mostly uses a fixed number of images, so
+            its cost on the probe is added without scaling.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap import Confidence, SelectiveClassifier
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
+        >>> model = SelectiveClassifier(network, Confidence(threshold=0.6))
+        >>> x = torch.rand(2, 1, 2, 2)
+        >>> cost = estimate_cost(model, x, network(x).argmax(dim=1), 0.05, budget="quick", num=1000)
+        >>> cost.images, cost.probed, cost.passes == 1000 * cost.passes_per_image
+        (1000, 2, True)
     """
     few, labels = x[:probe], y[:probe]
     options: dict[str, Any] = {"batch_size": batch_size, "norm": norm, "extras": extras}

@@ -19,18 +19,29 @@ def merge_results(
     eps: float | None = None,
     names: Sequence[str] | None = None,
 ) -> RobustnessCurve:
-    """Join curves of one model and one set of images.
+    """Join curves of the same model and images; each image keeps the worst that any run found.
 
-    Points found at a smaller eps count at a larger one, and points of a larger eps that lie within
-    the smaller one count there.
+    Points found at a smaller eps count at a larger one. Points found at a larger eps count at a
+    smaller one if they lie within it.
 
     Args:
         curves: The curves, with points, settings and provenance.
-        eps: The budget of the joined curve; the largest of all by default.
-        names: What to call the runs; their own names by default.
+        eps: The budget of the joined curve; by default the largest of all.
+        names: Names of the runs; by default their own.
 
     Returns:
         A curve whose origins say which run each point comes from.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap import Confidence, SelectiveClassifier, robustness_curve
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
+        >>> x = torch.rand(2, 1, 2, 2)
+        >>> y = network(x).argmax(dim=1)
+        >>> model = SelectiveClassifier(network, Confidence(threshold=0.5))
+        >>> one, two = (robustness_curve(model, x, y, eps, budget="quick") for eps in (0.02, 0.05))
+        >>> merge_results([one, two]).error_at(0.0) >= one.error_at(0.0)
+        True
     """
     if len(curves) < 2:
         raise ValueError(f"expected at least two runs to merge, got {len(curves)}")

@@ -1,4 +1,4 @@
-"""What is asked of a network before it is attacked: is its answer a function of the image alone?"""
+"""Checks before an attack: is the network's output a function of the image alone?"""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def preflight(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
 
     Args:
         model: The selective classifier.
-        x: Some images `(N, ...)` on the model's device; the first few are asked about.
+        x: Images `(N, ...)` on the model's device; only the first few are used.
 
     Returns:
-        Notes that stand beside the result.
+        Notes for the result.
     """
     if model.rule.stochastic:
         raise ValueError(
@@ -62,20 +62,18 @@ def _check_outputs(model: SelectiveClassifier, x: Tensor) -> list[str]:
         try:
             alone = torch.cat([model.outputs(row) for row in x.split(1)])
         except ValueError as error:
-            raise ValueError(
-                f"the network does not answer about a single image: {error}"
-            ) from error
+            raise ValueError(f"the network fails on a batch of one image: {error}") from error
         _same(outputs, alone, most, _COMPANY)
     return [PROBABILITIES] if looks_like_probabilities(outputs) else []
 
 
 _RANDOM = (
     "the network gives different outputs for the same images: it is random (dropout that is "
-    "always on, noise, a clock). Random networks cannot be evaluated yet; fix what is drawn"
+    "always on, noise, a clock). Random networks cannot be evaluated yet; fix the seed"
 )
 _COMPANY = (
     "the network's outputs for an image depend on the rest of the batch (batch statistics in eval "
-    "mode?), so that an attack on one image would change another"
+    "mode?), so an attack on one image would change another"
 )
 
 
@@ -94,10 +92,10 @@ def _gradients(model: SelectiveClassifier, x: Tensor) -> list[str]:
     if report.flat_images:
         notes.append(
             f"{report.flat_images} of {report.num_images} images tried have no input gradient at "
-            "all, so that attacks by gradient are blind there and robustness is overstated"
+            "all; gradient attacks cannot work there, so robustness is overstated"
         )
     if report.nonfinite:
         notes.append(
-            f"{report.nonfinite:.1%} of input gradients are NaN or infinite and are taken as 0"
+            f"{report.nonfinite:.1%} of input gradients are NaN or infinite and are treated as 0"
         )
     return notes

@@ -171,10 +171,21 @@ def save_result(curve: RobustnessCurve, folder: str | Path) -> Path:
 
     Args:
         curve: The curve, as `robustness_curve` gives it.
-        folder: Made if it does not exist.
+        folder: Created if it does not exist.
 
     Returns:
         The folder.
+
+    Example:
+        >>> import tempfile
+        >>> from cpr_wrap import RobustnessCurve
+        >>> from cpr_wrap.metrics import Records
+        >>> row = {"index": 0, "label": 3, "clean_label": 3, "outer_broken": False, "outer_by": "",
+        ...        "outer_distance": None, "rejected_radius": 0.1, "rejected_by": "LCIA"}
+        >>> curve = RobustnessCurve(Records.from_rows([row], eps=0.3, norm="Linf"))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     sorted(file.name for file in save_result(curve, folder).iterdir())
+        ['per_image.jsonl', 'result.json']
     """
     from safetensors.torch import save
 
@@ -222,12 +233,23 @@ def save_result(curve: RobustnessCurve, folder: str | Path) -> Path:
 
 
 def load_result(folder: str | Path, *, points: bool = True, check: bool = True) -> RobustnessCurve:
-    """Read a result folder back; the curve is recomputed from the per-image records.
+    """Read a result folder; the curve is computed again from the per-image records.
 
     Args:
-        folder: As `save_result` wrote it.
-        points: Whether to read the points too.
-        check: Whether to refuse files that are not the ones `result.json` was written for.
+        folder: A folder that `save_result` wrote.
+        points: Whether to read the points as well.
+        check: Whether to refuse files whose digest in `result.json` does not match.
+
+    Example:
+        >>> import tempfile
+        >>> from cpr_wrap import RobustnessCurve, save_result
+        >>> from cpr_wrap.metrics import Records
+        >>> row = {"index": 0, "label": 3, "clean_label": 3, "outer_broken": False, "outer_by": "",
+        ...        "outer_distance": None, "rejected_radius": 0.1, "rejected_by": "LCIA"}
+        >>> curve = RobustnessCurve(Records.from_rows([row], eps=0.3, norm="Linf"))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     load_result(save_result(curve, folder)).error_at(0.5)
+        1.0
     """
     path = Path(folder)
     content = read_file(path)

@@ -40,7 +40,7 @@ class Task:
         eps: Budget of the adversary.
         norm: Its norm.
         budget: The budget of attacks.
-        extras: Attacks beside the budget's.
+        extras: Attacks in addition to the budget's.
         calibration: How the rule was calibrated.
     """
 

@@ -1,11 +1,11 @@
-"""Re-checks a result from scratch, without the engine.
+"""Checks a result again from scratch, without the engine.
 
-Nothing here uses the threat models, the solver, the block or the engine: distances are taken with
-NumPy in float64 and verdicts by plain calls of the model, so that a mistake there cannot hide here.
+Nothing here uses the threat models, the solver or the engine. Distances are measured with NumPy in
+float64, and verdicts are plain calls of the model. So a bug in the engine cannot hide here.
 
-A check can show that what is recorded is false, and that a folder was changed since its run. It
-cannot show that a found point was removed before the run was sealed; judging somebody else's points
-again (`cpr-wrap merge`, `robustness_curve(points=...)`) is the remedy for that.
+A check can show that a record is false, and that a folder was changed after its run. It cannot show
+that a point was removed before the folder was written. Judging points from elsewhere can (`cpr-wrap
+merge`, `robustness_curve(points=...)`).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _NEAR = 1e-6  # distances are recorded in float64; this is rounding of their sum
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What a re-check found.
+    """The outcome of a check.
 
     Attributes:
-        checked: Points that were put to the model.
-        problems: What does not hold, one sentence each.
+        checked: Number of images and points that the model judged again.
+        problems: What does not hold, one sentence per problem.
     """
 
     checked: int
@@ -86,12 +86,12 @@ def _labels(model: SelectiveClassifier, points: Tensor, batch_size: int) -> list
 def verify_curve(
     model: SelectiveClassifier, curve: RobustnessCurve, *, batch_size: int = 64
 ) -> Verification:
-    """Put every image and every point of a curve to the model itself.
+    """Let the model judge every image and every point of a curve again.
 
     Args:
         model: The selective classifier that was evaluated, in memory.
         curve: The curve, with its points.
-        batch_size: Images asked about at once.
+        batch_size: Images per batch.
     """
     if curve.points is None:
         raise ValueError(
@@ -154,13 +154,25 @@ def _check_points(
 def verify_result(
     folder: str | Path, model: SelectiveClassifier | None = None, **load_options: Any
 ) -> Verification:
-    """Re-check a result folder: files, digests, figures, records and points.
+    """Check a result folder again: files, digests, figures, records and points.
 
     Args:
-        folder: As `save_result` wrote it.
-        model: The classifier in memory; if left out, it is loaded from the recorded address and
-            given the recorded rule.
-        **load_options: For `load_recorded`, e.g. `address`, `model_dir` or `network`.
+        folder: A folder that `save_result` wrote.
+        model: The classifier; by default it is loaded from the recorded address, with the recorded
+            rule.
+        **load_options: Options of `load_recorded`, e.g. `address`, `model_dir` or `network`.
+
+    Example:
+        >>> import torch
+        >>> import tempfile
+        >>> from cpr_wrap import Confidence, SelectiveClassifier, robustness_curve, save_result
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
+        >>> x = torch.rand(2, 1, 2, 2)
+        >>> model = SelectiveClassifier(network, Confidence(threshold=0.5))
+        >>> curve = robustness_curve(model, x, network(x).argmax(dim=1), 0.05, budget="quick")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     verify_result(save_result(curve, folder), model).holds
+        True
     """
     try:
         curve = load_result(folder, check=False)
@@ -295,12 +307,12 @@ def _budget_problems(curve: RobustnessCurve) -> Iterator[str]:
 def load_recorded(
     curve: RobustnessCurve, folder: str | Path = ".", *, address: str | None = None, **options: Any
 ) -> SelectiveClassifier:
-    """Load the model that a result is about, under the recorded rule.
+    """Load the model of a result, with the recorded rule.
 
     Args:
         curve: The result.
-        folder: Where it was read; code that lies there is not run.
-        address: The model, if it is not at the recorded address.
+        folder: Where it was read; code in that folder is never run.
+        address: The address of the model, if not the recorded one.
         **options: As for `cpr_wrap.load`.
     """
     from cpr_wrap.zoo import load

@@ -1,4 +1,4 @@
-"""Pure functions of per-image records: curves, total losses, clean figures, theory, intervals."""
+"""Pure functions of per-image records: curves, losses, clean metrics, theory, intervals."""
 
 from __future__ import annotations
 

@@ -18,18 +18,17 @@ COLUMNS = ("radius", "mistake_radius", "rejection_radius")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Certificate:
-    """Radii within which something is proven, one per image, float64 on the CPU.
+    """Proven radii, one per image, float64 on the CPU.
 
-    The certified robustness at alpha is the share of images that have neither an accepted mistake
-    within eps nor a rejection within alpha · eps, by proof.
+    The certified robustness at alpha is the share of images that provably have neither an accepted
+    mistake within eps nor a rejection within alpha · eps.
 
     Attributes:
-        radius: The network's prediction is right within `(N,)`.
-        mistake_radius: There is no accepted mistake within `(N,)`.
-        rejection_radius: There is no rejection within `(N,)`.
-            All three are -inf where the clean prediction is wrong, the last one also where the
-            clean image is rejected; inf means anywhere. Radii are not looked for beyond eps and
-            the rule's reach.
+        radius: Within it, the network's prediction is correct `(N,)`.
+        mistake_radius: Within it, there is no accepted mistake `(N,)`.
+        rejection_radius: Within it, there is no rejection `(N,)`. All three are -inf if the clean
+            prediction is wrong, the last one also if the clean image is rejected; inf means
+            everywhere. The search ends at eps plus the rule's reach.
         eps: The budget, in pixel units.
         index: The images' numbers in their data set `(N,)`.
         rule: The rule in one phrase.
@@ -72,7 +71,7 @@ class Certificate:
         return shares if isinstance(alpha, Tensor) else float(shares)
 
     def total_robust_loss(self, loss: LossLike) -> float:
-        """An upper bound of the total robust loss: the ordinary formula on what is proven."""
+        """A proven upper bound on the total robust loss."""
         # Nothing nearer than the radius is rejected; at 0 that leaves all but the clean image.
         radii = torch.where(self.rejection_radius >= self.eps, torch.inf, self.rejection_radius)
         tiny = torch.finfo(radii.dtype).tiny
@@ -93,10 +92,10 @@ class Certificate:
         }
 
     def check(self, records: Records) -> None:
-        """Refuse records that hold a point inside a certified radius: one side must be wrong.
+        """Refuse records with a point inside a certified radius: one of the two must be wrong.
 
         Args:
-            records: What attacks found on the same images.
+            records: Findings of attacks on the same images.
         """
         if not torch.equal(self.index, records.index):
             raise ValueError("certificate and records are of different images")

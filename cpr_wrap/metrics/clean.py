@@ -1,4 +1,4 @@
-"""Figures of plain selective classification: accuracy with rejection, risk and coverage."""
+"""Metrics of selective classification: accuracy with rejection, selective risk and coverage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ def accuracy_with_rejection(predicted: Tensor, label: Tensor) -> float:
         label: True labels `(N,)`.
 
     Returns:
-        The accuracy; NaN where every input is rejected, since there is none then.
+        The accuracy; NaN if every input is rejected.
+
+    Example:
+        >>> import torch
+        >>> accuracy_with_rejection(torch.tensor([3, -1, 5, 1]), torch.tensor([3, 7, 5, 2]))
+        0.6666666666666666
     """
     _check_pairs(predicted, label)
     accepted = predicted != REJECTED
@@ -40,7 +45,7 @@ def f1_like(predicted: Tensor, label: Tensor) -> float:
         label: True labels `(N,)`.
 
     Returns:
-        The mean; 0 where every input is rejected.
+        The mean; 0 if every input is rejected.
     """
     coverage = 1 - rejection_rate(predicted)
     accuracy = accuracy_with_rejection(predicted, label)
@@ -50,7 +55,7 @@ def f1_like(predicted: Tensor, label: Tensor) -> float:
 
 
 def robust_accuracy_with_detection(records: Records) -> float:
-    """Share of images answered correctly when clean and never accepted with a mistake."""
+    """Share of images that are right when clean and have no accepted mistake within eps."""
     if len(records) == 0:
         raise ValueError("expected records of at least one image, got none")
     error = (records.clean_label != records.label) | records.outer_broken
@@ -65,7 +70,7 @@ class CleanMetrics:
         accuracy_with_rejection: Accuracy among accepted clean inputs; NaN if none is accepted.
         rejection_rate: Share of clean inputs rejected.
         f1_like: Harmonic mean of that accuracy and the share accepted.
-        robust_accuracy_with_detection: Share correct when clean and never accepted with a mistake.
+        robust_accuracy_with_detection: Share right when clean and without an accepted mistake.
     """
 
     accuracy_with_rejection: float
@@ -90,13 +95,13 @@ def clean_metrics(records: Records) -> CleanMetrics:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RiskCoverage:
-    """What each threshold on a score would accept, and how wrong that is.
+    """Selective risk and coverage at every threshold of a score.
 
-    There is one entry for each different score, since a threshold accepts all inputs with the same
-    score or none of them. Scores fall and coverages rise along the entries `(M,)`.
+    There is one entry per distinct score, because a threshold accepts all inputs with the same
+    score or none. Along the entries `(M,)`, scores decrease and coverages increase.
 
     Attributes:
-        thresholds: The different scores.
+        thresholds: The distinct scores.
         coverages: Share of inputs with at least that score.
         selective_risks: Share of mistakes among them.
         generalised_risks: Share of inputs that are accepted mistakes.
@@ -111,7 +116,7 @@ class RiskCoverage:
     def aurc(self) -> float:
         """Area under selective risk over coverage.
 
-        Entries are joined by lines; below the smallest coverage the risk stays what it is there.
+        Linear between entries; constant below the smallest coverage.
         """
         return _area(self.coverages, self.selective_risks, float(self.selective_risks[0]))
 
@@ -119,25 +124,31 @@ class RiskCoverage:
     def augrc(self) -> float:
         """Area under generalised risk over coverage (Traub et al., 2024).
 
-        Entries and the origin are joined by lines. It is the mean risk of an accepted mistake over
-        working points, and equals (1 - AUROC) · acc · (1 - acc) + (1 - acc)² / 2, where AUROC says
-        how well the score separates mistakes.
+        Linear between entries and the origin. It is the mean risk of an accepted mistake over all
+        thresholds, and equals (1 - AUROC) · acc · (1 - acc) + (1 - acc)² / 2, where AUROC says how
+        well the score separates mistakes.
         """
         return _area(self.coverages, self.generalised_risks, 0.0)
 
 
 def risk_coverage(scores: Tensor, correct: Tensor) -> RiskCoverage:
-    """Sweep the threshold of a score that is larger where the model is surer.
+    """Selective risk and coverage at every threshold of a score; a larger score is more certain.
 
-    Under attack, give each image's score and correctness at its adversarial point: the same
-    figures then describe what thresholds would do against that attack.
+    Under attack, pass the score and correctness at each adversarial point. The curve then describes
+    how thresholds perform against that attack.
 
     Args:
         scores: Scores `(N,)`, not NaN; ties are one threshold.
-        correct: Is the answer right, rejection aside? `(N,)`, bool.
+        correct: Whether the predicted class is right, rejected or not `(N,)`, bool.
 
     Returns:
         The curve, in float64 on the CPU.
+
+    Example:
+        >>> import torch
+        >>> found = risk_coverage(torch.tensor([0.9, 0.8, 0.6]), torch.tensor([True, True, False]))
+        >>> found.coverages.tolist()[1], found.selective_risks.tolist()[1]
+        (0.6666666666666666, 0.0)
     """
     _check_pairs(scores, correct)
     if correct.dtype != torch.bool:

@@ -1,4 +1,4 @@
-"""The robustness curve: robust error as a function of how small a rejected perturbation counts."""
+"""The robustness curve: robust error by the radius within which a rejection is an error."""
 
 from __future__ import annotations
 
@@ -60,32 +60,46 @@ def check_alphas(alphas: object) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RobustnessCurve:
-    """Robust error with rejection at every alpha in [0, 1], from per-image records alone.
+    """Robust error with rejection at every alpha in [0, 1], computed from per-image records.
 
     An image is an error at alpha if an accepted mistake was found within eps, or a rejected input
-    within alpha · eps. Since the records hold the smallest distance of each, this is a step
-    function known at every alpha, and a success at distance r counts at every radius from r on.
+    within alpha · eps. The records hold the smallest distances, so the curve is a step function
+    that is known at every alpha. A success at distance r counts at every radius of at least r.
 
-    Rounding: radii are compared after `inward` has moved them by one float32 spacing towards the
-    image, so that a point stored in float32 on the surface of its ball counts inside it. At
-    alpha = 0 only a rejected clean input counts.
+    Rounding: `inward` reduces distances by one float32 spacing before they are compared, so that a
+    point stored in float32 on the surface of its ball counts as inside. At alpha = 0 only a
+    rejected clean input counts.
 
     Attributes:
         records: What the evaluation found.
-        alphas: Where the curve is tabulated; they decide about tables and about the paper's
-            interpolation, never about `error_at` or the exact total robust loss.
-        points: The images and the points found for them; None where they were not kept.
-        origins: How each image's points were found; empty where that was not kept.
+        alphas: Where the curve is tabulated. They affect tables and the paper's interpolation, not
+            `error_at` or the exact total robust loss.
+        points: The images and the points found for them; None if they were not kept.
+        origins: How each image's points were found; empty if that was not kept.
         passes: What each stage cost.
         settings: How the evaluation was run; None for records from elsewhere.
         provenance: Versions, digests, notes; None for records from elsewhere.
-        about: What the run is called, and where model and images came from.
-        checks: Answers of the audit; None where the run was not audited.
-        calibration: How the rule was calibrated; None where it was not.
+        about: Name of the run, and where model and images came from.
+        checks: Results of the audit; None if the run was not audited.
+        calibration: How the rule was calibrated; None if it was not.
         ablation: What each attack does alone, if that was measured.
-        coverage: Areas under risk over coverage, for rules with a cheap score.
-        effort: What a longer search found on a sample; None where the budget has none.
-        certificate: What is proven about the same images; None where nothing was asked.
+        coverage: Areas under risk–coverage curves, for rules with a cheap score.
+        effort: What a longer search found on a sample; None if the budget has none.
+        certificate: What is proven about the same images; None without certification.
+
+    Example:
+        >>> from cpr_wrap.metrics import Records
+        >>> rows = [
+        ...     {"index": 0, "label": 3, "clean_label": 3, "outer_broken": True, "outer_by": "PGD",
+        ...      "outer_distance": 0.2, "rejected_radius": None, "rejected_by": ""},
+        ...     {"index": 1, "label": 5, "clean_label": 5, "outer_broken": False, "outer_by": "",
+        ...      "outer_distance": None, "rejected_radius": 0.15, "rejected_by": "LCIA"},
+        ... ]
+        >>> curve = RobustnessCurve(Records.from_rows(rows, eps=0.3, norm="Linf"))
+        >>> curve.error_at(0.0), curve.error_at(0.5)
+        (0.5, 1.0)
+        >>> curve.total_robust_loss("step:0.05")
+        0.5
     """
 
     records: Records
@@ -117,7 +131,7 @@ class RobustnessCurve:
 
     @cached_property
     def radii(self) -> Tensor:
-        """Smallest rejected radii as they count `(N,)`, infinite where none was found."""
+        """Smallest rejected radii, less rounding `(N,)`; infinite if none was found."""
         return inward(self.records.rejected_radius, self.eps)
 
     @cached_property
@@ -132,7 +146,7 @@ class RobustnessCurve:
         return _like(radius, (rejected + broken).double() / len(self.records))
 
     def error_at(self, alpha: Numbers) -> Numbers:
-        """Robust error with rejection s(alpha), exact for the points found.
+        """Robust error with rejection s(alpha).
 
         Args:
             alpha: A fraction of eps in [0, 1], or a tensor of them in any shape.
@@ -147,7 +161,7 @@ class RobustnessCurve:
         return 1 - self.error_at(alpha)
 
     def interpolated_error_at(self, alpha: Numbers) -> Numbers:
-        """The paper's reading between the tabulated alphas: straight lines.
+        """Linear interpolation between the tabulated alphas, as in the paper.
 
         Args:
             alpha: A fraction of eps in [0, 1], or a tensor of them.
@@ -160,21 +174,21 @@ class RobustnessCurve:
 
     @property
     def robust_error(self) -> float:
-        """Standard robust error, where every rejection within eps is an error: s(1)."""
+        """Standard robust error s(1), where every rejection within eps is an error."""
         return self.error_at(1.0)
 
     @property
     def robust_error_with_detection(self) -> float:
-        """Robust error where only rejecting a clean input is an error: s(0)."""
+        """Robust error s(0), where only rejecting a clean input is an error."""
         return self.error_at(0.0)
 
     @property
     def p_rej(self) -> float:
-        """Share of images rejected when clean, of which no accepted mistake was found."""
+        """Share of images that are rejected when clean and have no accepted mistake."""
         return float((~self.records.outer_broken & (self.radii == 0)).double().mean())
 
     def image_losses(self, loss: LossLike | ImageLoss, *, per_image: bool = False) -> Tensor:
-        """What each image adds to the total robust loss `(N,)`; see `total_robust_loss`."""
+        """Loss per image `(N,)`, whose mean is the total robust loss; see `total_robust_loss`."""
         found = self.records
         if per_image:
             function = cast("ImageLoss", loss)
@@ -193,15 +207,16 @@ class RobustnessCurve:
         per_image: bool = False,
         spacing: float = 0.01,
     ) -> float:
-        """Mean loss from accepted mistakes and from rejections the adversary can force.
+        """Mean loss over images, from accepted mistakes and from rejections that attacks can force.
 
         Args:
             loss: A rejection loss, its name (`step:0.05`, `ramp:2`), or any function of the
-                distance in pixel units that never rises and stays in [0, 1].
-            method: `exact` is the mean over images of 1 where broken, else the loss at the smallest
-                rejected radius. `trapezoid` is the paper's approximation from `alphas`.
-            per_image: The loss is a function l(r, index) of the distance and the image's data-set
-                index, for costs that differ between images.
+                distance in pixel units that does not increase and stays in [0, 1].
+            method: `exact` is the mean over images of 1 if an accepted mistake was found, else the
+                loss at the smallest rejected radius. `trapezoid` is the paper's approximation from
+                `alphas`.
+            per_image: Whether the loss is a function l(r, index) of the distance and the image's
+                number, for costs that differ between images.
             spacing: Grid of the trapezoid rule, in alpha.
 
         Returns:
@@ -212,7 +227,7 @@ class RobustnessCurve:
         if method != "trapezoid":
             raise ValueError(f"method: expected 'exact' or 'trapezoid', got {method!r}")
         if per_image:
-            raise ValueError("the trapezoid rule knows one loss for all images; use method='exact'")
+            raise ValueError("the trapezoid rule needs one loss for all images; use method='exact'")
         return trapezoid_total_loss(self, as_loss(cast("LossLike", loss)), spacing)
 
     def error_band(self, alphas: Tensor, *, level: float = LEVEL) -> Band:
@@ -223,7 +238,7 @@ class RobustnessCurve:
     def error_interval(self, alpha: float, *, level: float = LEVEL) -> Interval:
         """Exact confidence interval of the error at one alpha, over the choice of images.
 
-        It speaks about other images, not about stronger attacks.
+        It covers the choice of images, not stronger attacks.
         """
         band = self.error_band(torch.tensor([alpha], dtype=torch.float64), level=level)
         return Interval(
@@ -260,7 +275,7 @@ class RobustnessCurve:
 
     @property
     def audited(self) -> bool | None:
-        """Whether the audit found nothing wrong; None where the run was not audited."""
+        """Whether the audit passed; None if the run was not audited."""
         if self.checks is None:
             return None
         return all(check.passed is not False for check in self.checks)
@@ -268,7 +283,7 @@ class RobustnessCurve:
     def theorems(self) -> tuple[Theorem1Bound, Theorem2Curve] | None:
         """The paper's theorems for this network's boundary distances.
 
-        None where the rule is no consistency check, or its ball has another norm than the budget.
+        None if the rule is not a consistency check, or its norm differs from the threat model's.
         """
         rule = None if self.settings is None else self.settings.rule
         if rule is None or self.records.boundary_distance is None:

@@ -1,4 +1,4 @@
-"""What stands behind a curve: points, how they were found, costs, settings, provenance, checks.
+"""The evidence behind a curve: points, origins, costs, settings, provenance, checks.
 
 Everything here is plain data. `Points` holds tensors; all the rest can be written as JSON.
 """
@@ -26,7 +26,7 @@ class Origin:
             -3 a near miss).
         alpha: The radius it was searched in, as a share of eps.
         target: The class it aimed at, -1 for none.
-        run: The run it was taken over from; empty where this run found it.
+        run: The run it was taken from; empty if this run found it.
     """
 
     attack: str
@@ -38,7 +38,7 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Origins:
-    """How the points of one image were found; None where there is no point."""
+    """How the points of one image were found; None if there is no point."""
 
     outer: Origin | None = None
     rejected: Origin | None = None
@@ -66,8 +66,8 @@ class StageCost:
 
     Attributes:
         attack: Name of the stage.
-        forwards: Images through a forward.
-        backwards: Images through a backward.
+        forwards: Forward passes.
+        backwards: Backward passes.
         seconds: Time over all sessions and processes.
         found_outer: Images whose nearest accepted mistake it found.
         found_rejected: Images whose nearest rejected point it found.
@@ -95,12 +95,12 @@ class RuleFacts:
         settings: Its settings.
         text: Rule and settings in one phrase.
         norm: The norm of its own ball, or None.
-        reach: How far from a point its verdict looks.
-        forwards: Forwards of one verdict.
-        backwards: Backwards of one verdict.
+        reach: How far from a point its verdict looks, in pixel units.
+        forwards: Forward passes per verdict.
+        backwards: Backward passes per verdict.
         can_reject: Whether it ever rejects.
         rejects_near_boundary: Whether a rejection proves that the boundary is within reach.
-        address: Where the rule's class is, as `module:name`, if it is not the package's own.
+        address: Address of the rule's class, `module:name`, if it is not part of the package.
     """
 
     name: str
@@ -125,20 +125,20 @@ class Settings:
     """How an evaluation was run.
 
     Attributes:
-        budget: Name of the plan of attacks.
+        budget: Name of the budget of attacks.
         rule: The rejection rule.
         eps: Budget of the adversary, in pixel units.
         norm: Its norm.
-        seed: Of all random starts.
-        batch_size: Rows in a batch.
-        block_size: Images worked on together.
+        seed: Seed of all random starts.
+        batch_size: Batch size.
+        block_size: Images per block.
         device: Kind of device.
         threads: Threads of torch.
         dtype: Precision of searches; None for the model's own.
         compile: Whether searches ran a compiled network.
         channels_last: Whether searches ran a network in that memory format.
         stages: The stages in order, as texts.
-        donors: Where donor images came from; empty where no attack uses any.
+        donors: Where donor images came from; empty if no attack uses donors.
     """
 
     budget: str
@@ -166,9 +166,9 @@ class Provenance:
         engine: Revision of the engine.
         weights: Digest of the network's weights.
         data: Digest of images, labels and their numbers.
-        ranks: How many processes worked.
+        ranks: Number of processes.
         seconds: Time over all sessions of this process.
-        notes: Anything worth telling, e.g. a smaller batch after running out of memory.
+        notes: Remarks, e.g. on a smaller batch after running out of memory.
         merged: Names of the runs that this result was joined from.
     """
 
@@ -184,17 +184,17 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a run is called, and where its model and images came from.
+    """Name of a run, and where its model and images came from.
 
     Attributes:
-        name: What to call it.
+        name: Name of the run.
         model: Address of the model.
         network: Address of the network's class or factory, for bare weights.
         imports: Modules to import before the model can be loaded.
         dataset: Name of the data set.
         part: Part of the data set.
-        dataset_note: What the data set's loader had to say.
-        command: The command that makes the run again.
+        dataset_note: The loader's remark on the images.
+        command: The command that repeats the run.
         trained_eps: The budget the network was trained for, if it is known.
         classes: Names of the classes, if they are known.
         clean_test: Clean figures on the whole test set, if they were measured.
@@ -218,18 +218,18 @@ class CalibrationFacts:
     """What a calibration measured on validation images.
 
     Attributes:
-        before: The rule that came in, as name and settings.
-        after: The rule that went out.
-        reject_rate: The share of correctly classified images that was asked to be rejected.
-        measured_rate: The share that is.
+        before: The rule before calibration, as name and settings.
+        after: The calibrated rule.
+        reject_rate: The requested share of correctly classified images to reject.
+        measured_rate: The share that is rejected.
         low: Lower end of the interval of the true rate.
         high: Upper end.
         num_rejected: How many correctly classified images are rejected.
         num_correct: How many images are classified correctly.
         num_images: How many images there are.
-        overall_rate: Share of all images that is rejected, right or wrong.
-        reached: Whether as many are rejected as was asked.
-        note: What a reader should know.
+        overall_rate: Share of all images that are rejected, whether classified correctly or not.
+        reached: Whether the requested rate was reached.
+        note: A remark for the reader; may be empty.
     """
 
     before: dict[str, Any]
@@ -248,11 +248,11 @@ class CalibrationFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One question about an evaluation.
+    """One check of an audit.
 
     Attributes:
-        name: The question as a statement.
-        passed: Whether it holds; None if it could not be asked.
+        name: What is checked, as a statement.
+        passed: Whether it holds; None if it could not be checked.
         detail: What was measured.
     """
 
@@ -267,12 +267,13 @@ class AblationRow:
 
     Attributes:
         attack: Name of the attack.
-        goal: What it is after.
-        alpha: Where its robustness is read: 0 for accepted mistakes, 1 for rejections.
-        robustness: What it leaves, the mistakes of all attacks given for an inner one.
-        lost: Numbers of the images that count as errors under it.
+        goal: What it searches for.
+        alpha: Where its robustness is measured: 0 for accepted mistakes, 1 for rejections.
+        robustness: The robustness that it leaves; for an inner attack, mistakes of all attacks
+            count.
+        lost: Numbers of the images that are errors under this attack.
         found: Images for which it found a point.
-        passes_per_image: What it cost.
+        passes_per_image: Its cost.
     """
 
     attack: str
@@ -286,12 +287,12 @@ class AblationRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """What a longer search found on a sample of the images that were left.
+    """What a longer search found on a sample of the images that were still robust.
 
     Attributes:
         images: Images of the sample without an accepted mistake before it.
-        broken: Those for which it found one. They count in the records.
-        passes: Passes per image of the sample.
+        broken: Images for which it found one. They count in the records.
+        passes: Passes per sampled image.
     """
 
     images: int
@@ -301,16 +302,16 @@ class Effort:
     def describe(self) -> str:
         """One sentence for the reader of a curve."""
         if not self.images:
-            return "more effort: the sample had no image left to attack"
+            return "a longer search had no image of the sample left to attack"
         return (
-            f"more effort ({self.passes:,.0f} passes per image) breaks {self.broken} of "
-            f"{self.images} sampled images that were left"
+            f"a longer search ({self.passes:,.0f} passes per image) breaks {self.broken} of "
+            f"{self.images} sampled images that were still robust"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """Areas under risk over coverage, on clean images and under attack.
+    """Areas under risk–coverage curves, on clean images and under attack.
 
     Attributes:
         clean_aurc: Area under selective risk, clean.

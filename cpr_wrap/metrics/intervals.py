@@ -21,7 +21,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A confidence interval and how it was made.
+    """A confidence interval and its method.
 
     Attributes:
         low: Lower end.
@@ -46,7 +46,7 @@ class Band:
     Attributes:
         low: Lower ends `(M,)`.
         high: Upper ends `(M,)`.
-        level: Confidence level of each single one.
+        level: Confidence level of each interval.
     """
 
     low: Tensor
@@ -55,15 +55,15 @@ class Band:
 
 
 def share_band(counts: Tensor, trials: int, level: float = LEVEL) -> Band:
-    """Exact intervals of shares: each covers the true one at least as often as `level` says.
+    """Exact intervals of shares: each covers the true share with probability `level` or more.
 
     Args:
-        counts: How often it happened `(M,)`.
-        trials: How often it could have.
+        counts: Numbers of successes `(M,)`.
+        trials: Number of trials.
         level: Confidence level, between 0 and 1.
 
     Returns:
-        The intervals; one-sided where nothing or everything happened.
+        The intervals; one-sided for 0 successes and for `trials` successes.
     """
     from scipy.stats import beta
 
@@ -82,7 +82,13 @@ def share_band(counts: Tensor, trials: int, level: float = LEVEL) -> Band:
 
 
 def clopper_pearson(successes: int, trials: int, level: float = LEVEL) -> Interval:
-    """The exact interval of one share; see `share_band`."""
+    """The exact interval of one share; see `share_band`.
+
+    Example:
+        >>> interval = clopper_pearson(0, 20)
+        >>> round(interval.low, 3), round(interval.high, 3)
+        (0.0, 0.168)
+    """
     band = share_band(torch.tensor([successes]), trials, level)
     return Interval(
         low=float(band.low[0]), high=float(band.high[0]), level=level, method="clopper-pearson"
@@ -92,13 +98,19 @@ def clopper_pearson(successes: int, trials: int, level: float = LEVEL) -> Interv
 def mean_interval(
     values: Tensor, level: float = LEVEL, *, resamples: int = 2000, seed: int = 0
 ) -> Interval:
-    """Interval of the mean of values in [0, 1] over images.
+    """Confidence interval of the mean over images of values in [0, 1].
 
     Args:
         values: One value per image `(N,)`.
         level: Confidence level, between 0 and 1.
-        resamples: Draws of the bootstrap, where it is one.
-        seed: Seed of the bootstrap; no global generator is touched.
+        resamples: Resamples, if it is a bootstrap.
+        seed: Seed of the bootstrap; the global generator is not used.
+
+    Example:
+        >>> import torch
+        >>> interval = mean_interval(torch.tensor([0.0, 0.5, 1.0, 1.0]))
+        >>> interval.method, 0 <= interval.low < 0.625 < interval.high <= 1
+        ('bootstrap', True)
     """
     check_share(level, "level")
     if len(values) == 0:

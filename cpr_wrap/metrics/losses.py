@@ -72,7 +72,12 @@ class RampLoss:
     """(1 - r / eps) ** t, and 0 beyond eps.
 
     Attributes:
-        t: Exponent, at least 0; larger ones forgive rejection sooner.
+        t: Exponent, at least 0; with a larger one, the loss decreases faster.
+
+    Example:
+        >>> import torch
+        >>> RampLoss(2)(torch.tensor([0.0, 0.25, 0.5, 0.75]), eps=0.5)
+        tensor([1.0000, 0.2500, 0.0000, 0.0000])
     """
 
     t: float
@@ -95,13 +100,19 @@ class RampLoss:
 
 @dataclass(frozen=True)
 class TableLoss:
-    """A loss given by a few points (fraction of eps, loss).
+    """A loss given by points (fraction of eps, loss).
 
     Attributes:
-        points: Fractions that rise within [0, 1], with losses that do not.
-        between: `linear` joins the points by lines and keeps the first and the last loss outside
-            them. `steps` reads them as a price list: the loss of a point holds from the point
-            before up to and including it, and beyond the last there is none.
+        points: Increasing fractions in [0, 1], with losses that do not increase.
+        between: `linear` interpolates, and is constant outside the points. `steps` is a price list:
+            the loss of a point applies from the previous point (excluded) up to this one
+            (included), and is 0 beyond the last.
+
+    Example:
+        >>> import torch
+        >>> prices = TableLoss(((0.05, 1.0), (0.5, 0.25)), between="steps")
+        >>> prices(torch.tensor([0.01, 0.1, 0.4]), eps=0.5)
+        tensor([1.0000, 0.2500, 0.0000])
     """
 
     points: tuple[tuple[float, float], ...]
@@ -121,7 +132,7 @@ class TableLoss:
 
     @property
     def name(self) -> str:
-        """The text that `parse_loss` reads: table or prices, and the points."""
+        """The text that `parse_loss` reads, table or prices with the points."""
         kind = "table" if self.between == "linear" else "prices"
         return f"{kind}:" + ",".join(f"{_short(a)}={_short(loss)}" for a, loss in self.points)
 
@@ -202,7 +213,7 @@ def evaluate(function: Callable[..., Tensor | float], *columns: Tensor) -> Tenso
 
 
 def as_loss(loss: LossLike) -> RejectionLoss:
-    """Accept a loss, its name such as `step:0.05`, or a function of the distance alone."""
+    """Turn a loss, its name such as `step:0.05`, or a function of the distance into a loss."""
     if isinstance(loss, str):
         return parse_loss(loss)
     if isinstance(loss, RejectionLoss):
@@ -223,8 +234,12 @@ def parse_loss(text: str) -> RejectionLoss:
     """Read a loss from text.
 
     Args:
-        text: `step:0.05`, `ramp:2`, or points as in `table:0=1,0.5=0.2` (joined by lines) and
+        text: `step:0.05`, `ramp:2`, or points as in `table:0=1,0.5=0.2` (linear in between) and
             `prices:0.1=1,0.5=0.2` (steps).
+
+    Example:
+        >>> parse_loss("ramp:2")
+        RampLoss(t=2.0)
     """
     kind, _, rest = text.partition(":")
     try:
@@ -245,7 +260,7 @@ def parse_loss(text: str) -> RejectionLoss:
 
 
 def check_loss(loss: RejectionLoss, eps: float, points: int = 1001) -> None:
-    """Refuse a loss that leaves [0, 1] or rises somewhere on a grid over [0, eps]."""
+    """Refuse a loss that leaves [0, 1] or increases, checked on a grid over [0, eps]."""
     grid = torch.linspace(0, eps, points, dtype=torch.float64)
     check_values(grid, loss(grid, eps), loss.name)
 
@@ -272,7 +287,7 @@ def check_values(radii: Tensor, losses: Tensor, name: str) -> None:
         where = tuple(rises.nonzero()[0].tolist())
         after = (*where[:-1], where[-1] + 1)
         raise ValueError(
-            f"rejection loss {name}: expected a function that never rises, got {losses[where]:g} "
+            f"rejection loss {name}: expected no increase, got {losses[where]:g} "
             f"at distance {radii[where]:g} and {losses[after]:g} at {radii[after]:g}; rejecting a "
             "larger perturbation must not cost more"
         )

@@ -51,5 +51,5 @@ def implied(curve: RobustnessCurve) -> str:
     least = 1 - curve.error_interval(0.0).high
     best = f"the best known at {eps_text(known.eps)}, {percent(known.accuracy)} ({known.source})"
     if least > known.accuracy:
-        return f"{text} That is more than {best}: distrust the attack before you believe it."
+        return f"{text} That is more than {best}: a weak attack is the more likely explanation."
     return f"{text} That does not exceed {best}."

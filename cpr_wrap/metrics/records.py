@@ -1,4 +1,4 @@
-"""What an evaluation found, one row an image; every figure of the library is computed from it."""
+"""What an evaluation found, one row per image; all figures are computed from it."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _COLUMNS = (*_DTYPES, *_NAMES)
 def rounding(eps: float) -> float:
     """How far above a radius a measured distance may lie and still count as inside it.
 
-    One spacing of float32 numbers at 1, times eps where eps is larger. A pixel x + r stored in
-    float32 is off by at most a quarter of it, r itself by another quarter, and a difference taken
-    in float32 by a last quarter. Distances in L2 over very many pixels gather more than that:
-    record points that were projected a little inside their ball.
+    One spacing of float32 numbers at 1, times eps if eps is larger than 1. A pixel x + r stored in
+    float32 is off by at most a quarter of it, r itself by another quarter, and a difference in
+    float32 by a third quarter. L2 distances over very many pixels accumulate more than that, so
+    record points that were projected slightly inside their ball.
     """
     return float(2.0**-23 * max(1.0, eps))
 
 
 def inward(distance: Tensor, eps: float) -> Tensor:
-    """Distances less the rounding allowance, which are what all figures compare and price.
+    """Distances less the rounding allowance; all figures use these.
 
-    Every comparison then goes by one rule, in favour of the adversary: a point recorded a hair
-    outside the radius it was meant for counts inside it. A positive distance stays positive, since
-    only the clean input is at 0.
+    So every comparison follows one rule, in favour of the adversary: a point that lies outside its
+    radius by a rounding error counts as inside. A positive distance stays positive, because only
+    the clean input is at 0.
 
     Args:
         distance: Distances, any shape, infinite ones included.
@@ -63,29 +63,47 @@ def inward(distance: Tensor, eps: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Records:
-    """Per-image findings of one evaluation, as columns on the CPU.
+    """Per-image results of one evaluation, as columns on the CPU.
 
-    They are checked when made: a record that contradicts itself is refused.
+    Records are checked on creation; a record that contradicts itself is refused.
 
     Attributes:
-        index: The image's number in its data set `(N,)`, int64, no number twice.
+        index: The image's number in its data set `(N,)`, int64, without duplicates.
         label: True labels `(N,)`, int64.
         clean_label: Answers to the clean inputs `(N,)`, int64, -1 where rejected.
-        outer_broken: Was an accepted mistake found within eps? `(N,)`, bool.
+        outer_broken: Whether an accepted mistake was found within eps `(N,)`, bool.
         outer_distance: Distance of the nearest accepted mistake found `(N,)`, float64; 0 where the
             clean input is one, infinite where none was found.
-        outer_by: Name of what found it, `""` where nothing did.
+        outer_by: Name of the attack that found it, `""` if none did.
         rejected_radius: Smallest distance at which a rejected input was found `(N,)`, float64; 0
             where the clean input is rejected, infinite where none was found.
-        rejected_by: Name of what found it, `""` where nothing did.
-        boundary_distance: Distance to the base network's decision boundary as far as found
-            `(N,)`, float64, infinite where none was found; None where not measured.
-        depth: How far from that boundary, on its other side, a mistake within eps was found
-            `(N,)`, float64, 0 where none was found; None where not measured.
-        base_label: The base network's own answers to the clean inputs `(N,)`, int64; None where
+        rejected_by: Name of the attack that found it, `""` if none did.
+        boundary_distance: Smallest distance found to the base network's decision boundary `(N,)`,
+            float64, infinite if none was found; None if not measured.
+        depth: How far beyond that boundary a mistake within eps was found `(N,)`, float64, 0 if
+            none was found; None if not measured.
+        base_label: The base network's own predictions for the clean inputs `(N,)`, int64; None if
             not recorded.
         eps: Adversarial budget, in pixel units.
         norm: The norm of all distances, e.g. `Linf`.
+
+    Example:
+        >>> import torch
+        >>> inf = torch.inf
+        >>> records = Records(
+        ...     index=torch.arange(3),
+        ...     label=torch.tensor([0, 1, 1]),
+        ...     clean_label=torch.tensor([0, 1, -1]),  # the third image is rejected when clean
+        ...     outer_broken=torch.tensor([True, False, False]),
+        ...     outer_distance=torch.tensor([0.2, inf, inf], dtype=torch.float64),
+        ...     outer_by=("CHCMOA", "", ""),
+        ...     rejected_radius=torch.tensor([inf, 0.15, 0.0], dtype=torch.float64),
+        ...     rejected_by=("", "LCIA", "clean"),
+        ...     eps=0.3,
+        ...     norm="Linf",
+        ... )
+        >>> records.first_broken_by()
+        {'CHCMOA': 1}
     """
 
     index: Tensor
@@ -156,7 +174,7 @@ class Records:
 
     def _check_values(self) -> None:
         if len(self.index.unique()) != len(self):
-            raise ValueError("index: expected every image once, got some twice")
+            raise ValueError("index: expected every image once, got duplicates")
         self._refuse(self.label < 0, "label: expected a class number of at least 0")
         self._refuse(self.clean_label < REJECTED, "clean_label: expected a class number or -1")
         if self.base_label is not None:
@@ -190,12 +208,12 @@ class Records:
         self._refuse(
             rejected != (self.rejected_radius == 0),
             "rejected_radius is 0 exactly where the clean input is rejected (clean_label -1); "
-            "the point at distance 0 is the clean input, so judge it once and for all",
+            "the point at distance 0 is the clean input, so judge it once",
         )
         self._refuse(
             (~rejected & (self.clean_label != self.label)) != (self.outer_distance == 0),
             "outer_distance is 0 exactly where the clean input is accepted and wrong; "
-            "the point at distance 0 is the clean input, so judge it once and for all",
+            "the point at distance 0 is the clean input, so judge it once",
         )
 
     def _refuse(self, wrong: Tensor, rule: str) -> None:
@@ -213,12 +231,12 @@ class Records:
         return {name: _plain(entry) for name, entry in entries.items()}
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary an image, ready for a line of JSON; infinity becomes None."""
+        """One plain dictionary per image, ready for a line of JSON; infinity becomes None."""
         return [self._row(row) for row in range(len(self))]
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]], *, eps: float, norm: str) -> Records:
-        """Make records of `to_rows` dictionaries; entries that are not columns are left out."""
+        """Make records from `to_rows` dictionaries; entries that are not columns are ignored."""
         rows = list(rows)
         first = rows[0] if rows else {}
         present = [name for name in _COLUMNS if name not in _OPTIONAL or name in first]

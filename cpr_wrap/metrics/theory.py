@@ -1,9 +1,9 @@
-"""The paper's two theorems as figures: what consistency could reach, given boundary distances.
+"""The paper's two theorems, evaluated on measured distances to the decision boundary.
 
-Both speak about the ideal rule that rejects exactly the inputs within `radius` of the base
+Both are about the ideal rule, which rejects exactly the inputs within `radius` of the base
 network's decision boundary; delta is radius / eps. The distances of an evaluation are upper bounds,
-because attacks find them, and T only searches for a disagreement. A measured curve above the bound
-of Theorem 1 therefore says that some distances are too large or that T misses disagreements.
+because attacks find them, and T only searches for a disagreement. A measured error above the bound
+of Theorem 1 therefore means that some distances are too large or that T misses disagreements.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from cpr_wrap.metrics.records import REJECTED, Records, inward, rounding
 def ideal_rejected_radius(distance: Tensor, radius: float) -> Tensor:
     """Where the ideal rule begins to reject: max(0, distance - radius).
 
-    A measured smallest rejected radius far above it says that the attack, or T, is weak there.
+    If the measured smallest rejected radius is far above it, the attack or T is weak there.
 
     Args:
         distance: Distances to the base network's boundary, any shape, infinite ones included.
         radius: The rule's radius.
 
     Returns:
-        Radii in the same shape; beyond eps the adversary cannot make the rule reject.
+        Radii in the same shape; above eps, the adversary cannot make the rule reject.
     """
     return torch.maximum(distance - radius, torch.zeros_like(distance))
 
@@ -40,11 +40,11 @@ class _Theorem(ABC):
     """What a theorem says about one evaluation, if it may be applied.
 
     Attributes:
-        applicable: Do the theorem's conditions hold?
-        why: The condition that fails; empty where applicable.
-        unchecked: Conditions that are assumed because nothing was measured to check them.
+        applicable: Whether the theorem's conditions hold.
+        why: The condition that fails; empty if applicable.
+        unchecked: Conditions that are assumed, because they were not measured.
         distance: Distances to the base network's boundary `(N,)`, less rounding.
-        base_wrong: Does the base network misclassify the clean input? `(N,)`.
+        base_wrong: Whether the base network misclassifies the clean input `(N,)`.
         eps: Adversarial budget.
         radius: The rule's radius.
     """
@@ -97,10 +97,11 @@ class Theorem1Bound(_Theorem):
         return float((self.base_wrong | self._within(budget)).double().mean())
 
     def total_robust_loss(self, loss: LossLike) -> float:
-        """Upper bound of the total robust loss, by the theorem's argument image by image.
+        """Upper bound on the total robust loss, by the theorem's argument for each image.
 
-        A mistake needs a base network that is wrong, or a boundary within eps - radius; a
-        rejection at distance r a boundary within r + radius, and a loss never rises.
+        A mistake requires that the base network is wrong, or a boundary within eps - radius. A
+        rejection at distance r requires a boundary within r + radius, and the loss does not
+        increase.
         """
         self._require()
         loss = as_loss(loss)
@@ -118,7 +119,7 @@ class Theorem2Curve(_Theorem):
     """Closed form of the ideal rule's curve and total robust loss, from the distances alone.
 
     It holds for delta up to 1/2 and a base network without clean errors, if the regions behind the
-    boundary are at least `radius` deep, so that a mistake can be hidden in them.
+    boundary are at least `radius` deep, so that a mistake fits into them.
     """
 
     def _error(self, alpha: float) -> float:
@@ -142,13 +143,20 @@ class Theorem2Curve(_Theorem):
 def theorem1_bound(
     distance: Tensor, base_wrong: Tensor, *, eps: float, radius: float
 ) -> Theorem1Bound:
-    """Bound the ideal rule's curve from above; applicable for a radius of at most eps.
+    """Upper bound on the ideal rule's error; applicable for a radius of at most eps.
 
     Args:
         distance: Distances to the base network's boundary `(N,)`, infinite where none was found.
-        base_wrong: Does the base network misclassify the clean input? `(N,)`, bool.
+        base_wrong: Whether the base network misclassifies the clean input `(N,)`, bool.
         eps: Adversarial budget.
         radius: The rule's radius.
+
+    Example:
+        >>> import torch
+        >>> distance = torch.tensor([0.1, 0.25, 0.5], dtype=torch.float64)
+        >>> bound = theorem1_bound(distance, torch.tensor([False] * 3), eps=0.3, radius=0.1)
+        >>> round(float(bound.error_at(torch.tensor(0.0))), 3)
+        0.333
     """
     _check_columns(distance, base_wrong, eps, radius)
     why = ""
@@ -177,10 +185,17 @@ def theorem2_curve(
 
     Args:
         distance: Distances to the base network's boundary `(N,)`, infinite where none was found.
-        base_wrong: Does the base network misclassify the clean input? `(N,)`, bool.
+        base_wrong: Whether the base network misclassifies the clean input `(N,)`, bool.
         eps: Adversarial budget.
         radius: The rule's radius.
         depth: How deep behind the boundary a mistake within eps was found `(N,)`, where measured.
+
+    Example:
+        >>> import torch
+        >>> distance = torch.tensor([0.1, 0.25, 0.5], dtype=torch.float64)
+        >>> ideal = theorem2_curve(distance, torch.tensor([False] * 3), eps=0.3, radius=0.1)
+        >>> ideal.applicable, round(float(ideal.error_at(torch.tensor(1.0))), 3)
+        (True, 0.667)
     """
     _check_columns(distance, base_wrong, eps, radius)
     if depth is not None and depth.shape != distance.shape:
@@ -207,11 +222,11 @@ def theorem2_curve(
 
 
 def theorems_of(records: Records, radius: float) -> tuple[Theorem1Bound, Theorem2Curve]:
-    """Both theorems for the rule of some radius, from an evaluation's records.
+    """Both theorems for a rule with this radius, from an evaluation's records.
 
-    Where the base network's own clean answers were not recorded, an image whose clean input is
-    rejected counts as one that the base network gets right. It is within radius of the boundary,
-    so the bound of Theorem 1 counts it anyway; for Theorem 2 it is listed as unchecked.
+    If the base network's own clean predictions were not recorded, an image whose clean input is
+    rejected counts as correctly classified by the base network. It is within `radius` of the
+    boundary, so the bound of Theorem 1 counts it anyway; for Theorem 2 it is listed as unchecked.
     """
     if records.boundary_distance is None:
         raise ValueError("expected records with boundary_distance, got records without")

@@ -75,8 +75,17 @@ def _with_mistakes(broken: Tensor, radii: Tensor, priced: Tensor) -> Tensor:
 def lemma_total_loss(curve: RobustnessCurve, loss: RejectionLoss) -> float:
     """The general lemma: s(0) + (l(0) - 1) · p_rej + the integral of l(alpha · eps) ds(alpha).
 
-    s is a step function here, so the integral is the sum of loss times height over its jumps. It
-    reads the curve and never looks at an image, which makes it a check of the exact rule.
+    s is a step function here, so the integral is the sum over its jumps of loss times height. It
+    uses only the curve, not the images, and so checks the exact method.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap.metrics import RampLoss, Records, RobustnessCurve
+        >>> row = {"index": 0, "label": 3, "clean_label": 3, "outer_broken": False, "outer_by": "",
+        ...        "outer_distance": None, "rejected_radius": 0.25, "rejected_by": "LCIA"}
+        >>> curve = RobustnessCurve(Records.from_rows([row], eps=0.5, norm="Linf"))
+        >>> round(lemma_total_loss(curve, RampLoss(2)), 4)
+        0.25
     """
     radii = curve.radii
     jumps = radii[radii.isfinite() & (radii > 0)].unique()
@@ -88,16 +97,16 @@ def lemma_total_loss(curve: RobustnessCurve, loss: RejectionLoss) -> float:
 def trapezoid_total_loss(
     curve: RobustnessCurve, loss: RejectionLoss, spacing: float = 0.01
 ) -> float:
-    """The paper's approximation: s between tabulated alphas by lines, integrated by trapezoids.
+    """The paper's approximation: s is linear between tabulated alphas, integrated by trapezoids.
 
-    Step losses give s(alpha0), ramps with t of at least 1 the integral of
-    t · s(alpha) · (1 - alpha) ** (t - 1), as the paper computes them. Any other loss goes through
-    the general lemma with a trapezoid for its Stieltjes integral.
+    Step losses give s(alpha0), ramps with t of at least 1 the integral of t · s(alpha) · (1 -
+    alpha) ** (t - 1), as the paper computes them. Any other loss uses the general lemma, with
+    trapezoids for the Stieltjes integral.
 
     Args:
         curve: A curve tabulated at 0 and at 1.
         loss: A non-increasing rejection loss.
-        spacing: Distance of grid points, a divisor of 1.
+        spacing: Distance between grid points, a divisor of 1.
     """
     check_loss(loss, curve.eps)
     steps = round(1 / spacing) if spacing > 0 else 0

@@ -37,8 +37,8 @@ def advice_table(advice: Advice) -> Table:
         for each in advice.candidates
     ]
     caption = (
-        "In parentheses 95 % intervals over images. ≥: given up after the screening. "
-        "Tied: chance alone may make the difference to the least loss; the cheapest is advised. "
+        "In parentheses: 95 % intervals over images. ≥: dropped after the screening. "
+        "Tied: the difference to the smallest loss is within chance; the cheapest is advised. "
         "All losses are lower bounds: a stronger attack can only raise them."
     )
     title = (

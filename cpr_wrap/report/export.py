@@ -37,24 +37,23 @@ def model_info(
     reported: float | None = None,
     autoattack_acc: float | None = None,
 ) -> dict[str, Any]:
-    """Describe a run the way RobustBench does, in plain values ready for JSON.
+    """Describe a run in RobustBench's format, as plain values ready for JSON.
 
-    RobustBench knows no rejection, so its accuracies are those of a classifier to whom every
-    rejection is a mistake: `clean_acc` is the share of images accepted and right, and `external`,
-    by which its tables sort, the robustness at alpha = 1 under our attacks. All that rejection
-    changes is under the key `cpr_wrap`.
+    RobustBench has no rejection, so every rejection counts as a mistake here: `clean_acc` is the
+    share of images that are accepted and right, and `external`, by which its tables sort, is the
+    robustness at alpha = 1 under our attacks. Figures with rejection are under the key `cpr_wrap`.
 
     Args:
         run: The run.
         name: Title of the paper or model; the run's name by default.
-        authors: Who made the model.
-        link: Where to read about it.
+        authors: Authors of the model.
+        link: Web address of the paper or model.
         venue: Where it was published.
-        architecture: Of the base network.
-        additional_data: Was it trained with more than the data set?
-        reported: Robust accuracy its authors report, a share.
-        autoattack_acc: Robust accuracy under AutoAttack, a share, if that was measured; our own
-            attacks never stand in for it.
+        architecture: Architecture of the base network.
+        additional_data: Whether it was trained with additional data.
+        reported: Robust accuracy that its authors report, as a share.
+        autoattack_acc: Robust accuracy under AutoAttack, as a share, if it was measured. It is
+            never filled in from our own attacks.
     """
     run = as_run(run)
     right = run.curve.records.clean_label == run.curve.records.label
@@ -143,15 +142,15 @@ def _safe(name: str) -> str:
 
 
 def adversarial_images(run: RunLike, goal: Wanted = "any", images: Tensor | None = None) -> Tensor:
-    """One image for each of the test set, in its order: the point found, or the clean image.
+    """One image per test image, in order: the point that was found, or the clean image.
 
     Args:
         run: A run with its points.
         goal: `mistake` gives accepted mistakes, `rejection` the nearest rejected points, and `any`
-            the accepted mistake where there is one and else the rejected point, which is what a
-            classifier is up against that must not reject.
-        images: The whole test set `(M, ...)`, to fill in images that were not attacked; by default
-            the attacked images must be the first of the test set.
+            the accepted mistake if there is one, else the rejected point. The last fits a
+            classifier that must not reject.
+        images: The whole test set `(M, ...)`, for images that were not attacked. Without it, the
+            attacked images must be the first of the test set.
 
     Returns:
         Images `(N, ...)`, or `(M, ...)` with a test set.
@@ -176,7 +175,7 @@ def adversarial_images(run: RunLike, goal: Wanted = "any", images: Tensor | None
     if not torch.equal(records.index[order], torch.arange(len(records))):
         raise ValueError(
             "expected the first images of the test set, got others; give the whole test set as "
-            "images, so that every point stands in its place"
+            "images, so that every point is in its place"
         )
     return chosen[order]
 

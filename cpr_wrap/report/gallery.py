@@ -22,7 +22,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Exhibit:
-    """What is said about one image.
+    """Facts about one image of a gallery.
 
     Attributes:
         index: Its number in the data set.
@@ -31,10 +31,10 @@ class Exhibit:
         kind: `mistake` (accepted and wrong) or `rejection`.
         attack: What found the point.
         distance: Its distance from the clean image.
-        predicted: Class the network predicts at the point; None where no model was asked.
-        moved: Class it predicts at T(point); None where the rule has no T or no model was asked.
-        score: The rule's score at the point; None where no model was asked.
-        holds: Did the model give the recorded verdict when asked again? None where not asked.
+        predicted: Class that the network predicts at the point; None without a model.
+        moved: Class that it predicts at T(point); None without a T or a model.
+        score: The rule's score at the point; None without a model.
+        holds: Whether the model confirmed the recorded verdict; None without a model.
     """
 
     index: int
@@ -54,11 +54,10 @@ class Gallery:
     """Exhibits and their pictures.
 
     Attributes:
-        exhibits: One an image.
+        exhibits: One per image.
         clean: Clean images `(M, C, H, W)`.
         perturbed: The points found `(M, C, H, W)`.
-        transformed: T at these points `(M, C, H, W)`; None where the rule has no T or no model was
-            asked.
+        transformed: T of these points `(M, C, H, W)`; None without a T or a model.
     """
 
     exhibits: tuple[Exhibit, ...]
@@ -75,7 +74,7 @@ class Gallery:
                 )
             if len(pictures) != len(self):
                 raise ValueError(
-                    f"{name}: expected {len(self)} images, one an exhibit, got {len(pictures)}"
+                    f"{name}: expected {len(self)} images, one per exhibit, got {len(pictures)}"
                 )
 
     @property
@@ -91,15 +90,15 @@ class Gallery:
 def make_gallery(
     model: SelectiveClassifier | None, curve: RobustnessCurve, count: int = 12
 ) -> Gallery:
-    """Pick images and ask the model about what was found for them.
+    """Choose images for a gallery, and let the model judge their points again.
 
-    Half of them are accepted mistakes and half rejections, where there are enough of both, each
-    spread evenly from the nearest to the farthest point. Errors of clean images fill up.
+    Half of them are accepted mistakes and half are rejections, if there are enough of both, spread
+    evenly from the nearest to the farthest point. Errors on clean images fill the rest.
 
     Args:
-        model: The model that was evaluated; None leaves out what only it can tell.
+        model: The model that was evaluated; None leaves out predictions, T and scores.
         curve: A curve with its points.
-        count: How many images at most.
+        count: Maximum number of images.
     """
     if count < 1:
         raise ValueError(f"count: expected at least 1 image, got {count}")
@@ -195,7 +194,7 @@ def _holds(exhibit: Exhibit, label: int) -> bool:
 
 
 def save_gallery(gallery: Gallery, folder: str | Path) -> Path:
-    """Write `gallery.safetensors` and `gallery.json` into a run's folder, made if need be."""
+    """Write `gallery.safetensors` and `gallery.json` into a run's folder."""
     path = Path(folder)
     pictures = {name: images.contiguous() for name, images in gallery.pictures.items()}
     write_tensors(path / "gallery.safetensors", pictures)
@@ -205,7 +204,7 @@ def save_gallery(gallery: Gallery, folder: str | Path) -> Path:
 
 
 def load_gallery(folder: str | Path) -> Gallery | None:
-    """Read what `save_gallery` wrote; None where the folder has no gallery."""
+    """Read what `save_gallery` wrote; None if the folder has no gallery."""
     from safetensors.torch import load_file
 
     path = Path(folder)

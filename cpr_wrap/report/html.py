@@ -1,4 +1,4 @@
-"""One HTML file about one or several runs, from the templates, which hold its whole structure."""
+"""One HTML file about one or several runs, rendered from templates."""
 
 from __future__ import annotations
 
@@ -30,11 +30,22 @@ def write_report(
 
     Args:
         runs: Runs, curves or result folders.
-        out: The file to write; a folder gets a `report.html`.
+        out: The file to write, or a folder for `report.html`.
         title: Heading of the report.
 
     Returns:
         The file.
+
+    Example:
+        >>> import tempfile
+        >>> from cpr_wrap import RobustnessCurve
+        >>> from cpr_wrap.metrics import Records
+        >>> row = {"index": 0, "label": 3, "clean_label": 3, "outer_broken": False, "outer_by": "",
+        ...        "outer_distance": None, "rejected_radius": 0.1, "rejected_by": "LCIA"}
+        >>> curve = RobustnessCurve(Records.from_rows([row], eps=0.3, norm="Linf"))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_report(curve, folder, title="One image").name
+        'report.html'
     """
     page = report_html(runs, title)
     path = Path(out)

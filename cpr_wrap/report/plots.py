@@ -43,10 +43,10 @@ def curve_figure(
 
     Args:
         curves: Curves, runs or result folders.
-        names: Their names in the legend; by default those of the runs.
-        band: Whether to draw 95 % intervals over images; by default those of up to three runs.
+        names: Names in the legend; by default those of the runs.
+        band: Whether to draw 95 % intervals over images; by default only for up to three runs.
         theory: Whether to draw the theorems where they apply.
-        size: Width and height in inches of one axis; a long legend is given room beside that.
+        size: Width and height of one axis in inches; a long legend adds to it.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -54,7 +54,7 @@ def curve_figure(
     runs = as_runs(curves)
     names = labels(runs) if names is None else list(names)
     if len(names) != len(runs):
-        raise ValueError(f"names: expected {len(runs)}, one a curve, got {len(names)}")
+        raise ValueError(f"names: expected {len(runs)}, one per curve, got {len(names)}")
     band = len(runs) <= MOST_BANDS if band is None else band
     threats = by_threat(runs)
     outside = len(runs) > _LEGEND_INSIDE
@@ -80,13 +80,13 @@ def curve_figure(
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a figure's file that nobody can write."""
+    """Refuse a figure file with an unknown ending."""
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"expected a file that ends in {', '.join(SUFFIXES)}, got {path.name!r}")
 
 
 def write_figure(figure: Any, path: str | Path, *, dpi: int = 300) -> Path:
-    """Write a figure as PNG, SVG or PDF, by the file's ending; the same figure, the same bytes."""
+    """Write a figure as PNG, SVG or PDF, by the file's ending; the output is deterministic."""
     path = Path(path)
     check_suffix(path)
     # No date and no random names: a figure under version control changes only with its data.

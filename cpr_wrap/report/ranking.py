@@ -1,4 +1,4 @@
-"""Tables of several runs, which are ranked among their equals only."""
+"""Tables of several runs; only comparable runs are ranked together."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ RANKED: tuple[RejectionLoss, ...] = (StepLoss(0.05), RampLoss(2))
 """The losses that are compared where nobody asks for others."""
 
 _CAPTION = (
-    "Best: the least loss of its table, by more than chance on the shared images (paired test at "
-    "95 %), of a run whose audit did not fail. In parentheses 95 % intervals over images."
+    "Best: the smallest loss of its table, beyond chance on the shared images (paired test, 95 %), "
+    "of a run whose audit did not fail. In parentheses: 95 % intervals over images."
 )
 
 
@@ -35,7 +35,7 @@ def ranking(
     *,
     figures: bool = False,
 ) -> list[tuple[Table, list[int]]]:
-    """One table for each group of runs on the same images, against the same adversary.
+    """One table per group of comparable runs: same images, threat model, budget and engine.
 
     Args:
         runs: Runs, curves or result folders.
@@ -44,7 +44,7 @@ def ranking(
             figures and costs.
 
     Returns:
-        The tables, each with the places of its runs.
+        The tables, each with the positions of its runs.
     """
     several = as_runs(runs)
     curves, names = [run.curve for run in several], labels(several)
@@ -125,7 +125,7 @@ def _title(ground: Ground, *, with_digest: bool) -> str:
 def ranked_rows(
     runs: RunLike | Sequence[RunLike], losses: Sequence[RejectionLoss] = RANKED
 ) -> list[dict[str, Any]]:
-    """The same for machines: one row per run, `group` numbers those that may be compared."""
+    """`ranking` as plain rows, one per run; comparable runs have the same `group`."""
     several = as_runs(runs)
     curves = [run.curve for run in several]
     stars = {loss.name: starred(curves, loss) for loss in losses}

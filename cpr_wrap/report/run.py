@@ -19,11 +19,11 @@ from cpr_wrap.report.gallery import Gallery, load_gallery
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """An evaluation to be shown.
+    """An evaluation with its name and gallery.
 
     Attributes:
-        curve: The curve, with whatever else is known.
-        name: What to call it.
+        curve: The curve, with its evidence.
+        name: Name of the run.
         gallery: Pictures, if any were made.
     """
 

@@ -17,12 +17,12 @@ _TEXT_WIDTH = 88
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry.
+    """One cell of a table.
 
     Attributes:
-        text: As shown to people.
-        value: As written for machines; the text where None.
-        best: Is it the best of its column?
+        text: What is displayed.
+        value: The exact value, for CSV and JSON; the text if None.
+        best: Whether it is the best of its column.
     """
 
     text: str
@@ -32,11 +32,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading.
+    """A column heading.
 
     Attributes:
-        title: The heading itself.
-        words: Is it a column of words, set to the left?
+        title: The heading.
+        words: Whether the column holds words, aligned left.
     """
 
     title: str
@@ -48,13 +48,20 @@ Row: TypeAlias = "tuple[Cell, ...]"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Columns and rows.
+    """A table that can be rendered as text, Markdown, LaTeX or CSV.
 
     Attributes:
         columns: The headings.
-        rows: One cell for each column.
+        rows: Rows with one cell per column.
         title: What the numbers are.
-        caption: What they are not.
+        caption: How to read them.
+
+    Example:
+        >>> from cpr_wrap.report import Cell, Column
+        >>> head = (Column("rule", words=True), Column("loss"))
+        >>> table = Table(columns=head, rows=((Cell("cpr"), Cell("0.133")),))
+        >>> print(table.render("markdown").splitlines()[-1])
+        | cpr    |  0.133 |
     """
 
     columns: tuple[Column, ...]

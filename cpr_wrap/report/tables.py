@@ -89,7 +89,7 @@ def losses(
     Args:
         curve: The curve.
         wanted: The rejection losses.
-        theory: Whether to add what the theorems say, where they apply.
+        theory: Whether to add the bounds of the theorems, if they apply.
     """
     both = curve.theorems() if theory else None
     known: list[tuple[str, Theorem1Bound | Theorem2Curve]] = (
@@ -173,7 +173,7 @@ def ablation_rows(curve: RobustnessCurve) -> Table:
 
 
 def with_bars(table: Table, column: int = 2, width: int = 20) -> Table:
-    """A table with the shares of a column drawn as bars in a last one."""
+    """Append a column that draws the shares of another column as bars."""
     rows = ((*row, Cell("█" * round(width * (row[column].value or 0.0)))) for row in table.rows)
     return replace(table, columns=(*table.columns, Column("", words=True)), rows=tuple(rows))
 

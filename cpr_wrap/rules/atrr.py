@@ -26,7 +26,16 @@ def rectified_mistake(view: View) -> tuple[Tensor, ...]:
 @register_rule("atrr")
 @dataclass(frozen=True, kw_only=True)
 class RectifiedConfidence(RejectionRule):
-    """Accepts when A(x) · h_max(x) reaches the threshold; the last output is the logit of A."""
+    """Accepts when A(x) · h_max(x) reaches the threshold; the last output is the logit of A.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap import SelectiveClassifier
+        >>> network = torch.nn.Flatten().eval()  # two class logits and the logit of A
+        >>> model = SelectiveClassifier(network, RectifiedConfidence(threshold=0.5))
+        >>> model.predict(torch.tensor([[[[1.0, 0.0, 1.0]]], [[[1.0, 0.0, 0.0]]]])).tolist()
+        [0, -1]
+    """
 
     inner = (low_rectified_confidence,)
     outer = (rectified_mistake,)

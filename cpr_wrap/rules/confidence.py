@@ -29,7 +29,16 @@ def other_confidence(view: View) -> tuple[Tensor, ...]:
 @register_rule("confidence")
 @dataclass(frozen=True, kw_only=True)
 class Confidence(RejectionRule):
-    """Accepts when the largest class probability reaches the threshold."""
+    """Accepts when the largest class probability reaches the threshold.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap import SelectiveClassifier
+        >>> network = torch.nn.Flatten().eval()  # two pixels are the two logits
+        >>> model = SelectiveClassifier(network, Confidence(threshold=0.6))
+        >>> model.predict(torch.tensor([[[[1.0, 0.0]]], [[[0.5, 0.4]]]])).tolist()
+        [0, -1]
+    """
 
     inner = (low_confidence,)
     outer = (confident_mistake,)
@@ -70,7 +79,15 @@ class Confidence(RejectionRule):
 @register_rule("none")
 @dataclass(frozen=True, kw_only=True)
 class AcceptAll(RejectionRule):
-    """Never rejects: the plain classifier, for comparison."""
+    """Never rejects: the plain classifier, for comparison.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap import SelectiveClassifier
+        >>> model = SelectiveClassifier(torch.nn.Flatten().eval(), AcceptAll())
+        >>> model.predict(torch.tensor([[[[1.0, 0.0]]], [[[0.5, 0.4]]]])).tolist()
+        [0, 0]
+    """
 
     outer = (confident_mistake,)
     can_reject = False

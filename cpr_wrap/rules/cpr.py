@@ -75,22 +75,32 @@ class Consistency(RejectionRule):
     """Accepts when the prediction at T(x) is the prediction at x (Algorithm 1 of the paper).
 
     T(x) is the last point of a deterministic gradient ascent from x on the cross-entropy of the
-    predicted class, inside a ball around x and inside [0, 1]. The score is the predicted class's
-    lead at T(x): one number that ranks inputs and is accepted from 0 on.
+    predicted class, inside a ball around x and inside [0, 1]. The score is the margin at T(x) of
+    the class predicted at x. It ranks inputs, and a score of at least 0 is accepted.
 
     Attributes:
         radius: The consistency radius, in pixel units.
         steps: Number of steps m.
-        step_size: Length of a step in pixel units. None means 2.5 · radius / steps, which follows
-            the radius; with the paper's radius 0.0055 and its 10 steps it means the paper's 0.001.
+        step_size: Step size in pixel units. None means 2.5 · radius / steps, but the paper's 0.001
+            for the paper's radius 0.0055 and 10 steps.
         norm: `Linf` or `L2`.
         keep: `last` as in the paper's text; `best` (largest loss among x_0 … x_m) as in the
             published code.
-        verdict: `end` asks for the prediction at T(x) alone; `any` rejects if the prediction
-            changes at any point of the way, which costs nothing more.
-        starts: How many ascents to make: the first from x, each further one from a fixed random
-            point of the ball. The prediction must survive all of them.
-        smooth: Make T(x) with smoothed gradients, see `cpr_wrap.smoothing`.
+        verdict: `end` uses the prediction at T(x) alone; `any` rejects if the prediction changes at
+            any point of the path, at no extra cost.
+        starts: Number of ascents: the first from x, the others from fixed random points of the
+            ball. The input is accepted if the prediction is the same after all of them.
+        smooth: Compute T(x) with smoothed gradients, see `cpr_wrap.smoothing`.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap import SelectiveClassifier
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1, 2)).eval()
+        >>> weights = {"weight": torch.tensor([[-1.0], [1.0]]), "bias": torch.tensor([0.5, -0.5])}
+        >>> _ = network[1].load_state_dict(weights)  # the boundary is at 0.5
+        >>> model = SelectiveClassifier(network, Consistency(radius=0.1, steps=5))
+        >>> model.predict(torch.tensor([0.2, 0.45, 0.9]).view(3, 1, 1, 1)).tolist()
+        [0, -1, 1]
     """
 
     inner = (low_confidence, low_confidence_twice, disagreement)
@@ -159,7 +169,7 @@ class Consistency(RejectionRule):
 
     @property
     def calibrated_by(self) -> CalibratedBy:
-        """By its radius: T has no score to cut."""
+        """By a search over the radius, since T has no score with a useful quantile."""
         if self.step_size is None:
             return BySearch(setting="radius", advice="raise max_radius")
         covered = self.steps * self.step_size

@@ -27,7 +27,16 @@ def sure_of_target(view: View) -> tuple[Tensor, ...]:
 @register_rule("rcd")
 @dataclass(frozen=True, kw_only=True)
 class RejectClass(RejectionRule):
-    """Accepts when the largest class logit leads the reject logit by at least the threshold (0)."""
+    """Accepts if the largest class logit is at least the reject logit plus the threshold (0).
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap import SelectiveClassifier
+        >>> network = torch.nn.Flatten().eval()  # two class logits and the reject logit
+        >>> model = SelectiveClassifier(network, RejectClass())
+        >>> model.predict(torch.tensor([[[[0.9, 0.1, 0.5]]], [[[0.3, 0.2, 0.5]]]])).tolist()
+        [0, -1]
+    """
 
     inner = (reject_class,)
     outer = (sure_of_target,)

@@ -1,4 +1,4 @@
-"""Verified consistency: accept only if bounds prove that the prediction is constant around it."""
+"""Verified consistency: accept if bounds prove the prediction constant around the input."""
 
 from __future__ import annotations
 
@@ -36,12 +36,22 @@ def proven_mistake(view: View) -> tuple[Tensor, ...]:
 class Verified(RejectionRule):
     """Accepts when interval bounds prove the prediction constant within an Linf radius.
 
-    The score is the proven margin: a lower bound, rounding included, of how far the predicted class
-    leads every other one anywhere within the radius and inside [0, 1]. A margin of exactly 0 is
-    rejected.
+    The score is the proven margin: a lower bound, rounding included, on the margin of the predicted
+    class over every other class, anywhere within the radius and inside [0, 1]. A margin of exactly
+    0 is rejected.
 
     Attributes:
         radius: The radius within which the prediction must be proven constant, in pixel units.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap import SelectiveClassifier
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1, 2)).eval()
+        >>> weights = {"weight": torch.tensor([[-1.0], [1.0]]), "bias": torch.tensor([0.5, -0.5])}
+        >>> _ = network[1].load_state_dict(weights)  # the boundary is at 0.5
+        >>> model = SelectiveClassifier(network, Verified(radius=0.1))
+        >>> model.predict(torch.tensor([0.2, 0.45, 0.9]).view(3, 1, 1, 1)).tolist()
+        [0, -1, 1]
     """
 
     inner = (low_score, low_confidence)
@@ -76,7 +86,7 @@ class Verified(RejectionRule):
 
     @property
     def calibrated_by(self) -> CalibratedBy:
-        """By its radius: bounds only widen with it, so rejection grows."""
+        """By a search over the radius; bounds widen with it, so rejection increases."""
         return BySearch(setting="radius", most=1.0, advice="1 is all of [0, 1]")
 
     def score(self, view: View) -> Tensor:

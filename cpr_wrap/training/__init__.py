@@ -1,4 +1,4 @@
-"""Training robust networks: a file for each method, one loop for all, recipes as settings."""
+"""Training of robust networks: one file per method, one loop for all, recipes as settings."""
 
 from __future__ import annotations
 

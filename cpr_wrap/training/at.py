@@ -24,7 +24,7 @@ from cpr_wrap.training.method import (
 @register_method("standard")
 @dataclass(frozen=True, kw_only=True)
 class StandardTraining(Method):
-    """Learns from unchanged images; the network it gives is not robust."""
+    """Cross entropy on clean images; the trained network is not robust."""
 
     def loss(self, network: nn.Module, x: Tensor, y: Tensor, keys: Tensor) -> Losses:  # noqa: ARG002
         """Cross entropy of each image."""
@@ -35,7 +35,7 @@ class StandardTraining(Method):
 @register_method("at")
 @dataclass(frozen=True, kw_only=True)
 class AT(AdversarialMethod):
-    """Cross entropy where PGD made it large; clean images are not shown at all."""
+    """Cross entropy at the points that PGD finds; clean images are not used."""
 
     def loss(self, network: nn.Module, x: Tensor, y: Tensor, keys: Tensor) -> Losses:
         """Cross entropy of each attacked image."""
@@ -49,8 +49,9 @@ class AT(AdversarialMethod):
 class FastAT(AT):
     """Adversarial training at about twice the cost of standard training.
 
-    The step is 1.25 eps long: from a uniform start that reaches most of the ball's surface. Much
-    longer steps invite catastrophic overfitting, where the network learns to beat this one attack.
+    The step size is 1.25 eps, which reaches most of the ball's surface from a uniform start. Much
+    longer steps can cause catastrophic overfitting: the network learns to resist this one attack
+    only.
     """
 
     reach: ClassVar[float] = 1.25

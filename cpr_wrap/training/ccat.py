@@ -1,4 +1,4 @@
-"""CCAT (Stutz et al. 2020): be unsure on attacked images, the more the larger the change."""
+"""CCAT (Stutz et al. 2020): low confidence on attacked images, lower for larger perturbations."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def wrong_confidence(outputs: Tensor, y: Tensor) -> Tensor:
 @register_method("ccat")
 @dataclass(frozen=True, kw_only=True)
 class CCAT(AdversarialMethod):
-    """Half of each batch is learned as it is; the other half is attacked and gets softer labels.
+    """One half of each batch is clean; the other half is attacked and gets softer labels.
 
     Attributes:
-        rho: How fast the label turns uniform with the length of the change.
+        rho: How fast the label becomes uniform with the size of the perturbation.
         momentum: Momentum of the attack.
-        backtrack: Factor by which a step that lowered the objective is shortened.
+        backtrack: Factor by which the step size is divided after a step that lowers the objective.
     """
 
     rule_name: ClassVar[str] = "confidence"

@@ -1,4 +1,4 @@
-"""The training call: any method on any network and any images, resumable, on many processes."""
+"""`train`: any method on any network and any images, resumable, on several processes."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ def train(
     save_seconds: float = 90.0,
     progress: bool = True,
 ) -> TrainingResult:
-    """Train a network.
+    """Train a network by a recipe.
 
-    Started by `torchrun`, the processes share every batch and one result comes out: that of a
-    single process, but for rounding, dropout, and batch norm, which sees each share alone.
+    Started by `torchrun`, the processes share every batch. The result is that of a single process,
+    except for rounding, dropout, and batch norm, which sees each share alone.
 
     Args:
         recipe: A recipe, or the name of one in `RECIPES`.
         data: Images in [0, 1] with labels; the recipe's own training set if None.
-        out: Folder for the state and the finished model; nothing is written if None.
+        out: Folder for the state and the trained model; nothing is written if None.
         network: A network from images to outputs `(N, k + method.extra_outputs)`, which is
             trained in place; the recipe's own if None.
-        source: How to build `network` again, so that `load("local:OUT")` can, e.g.
-            `{"base": "timm:resnet18", "network_settings": {"num_classes": 5}}`.
+        source: How to build `network` again, for `load("local:OUT")`, e.g. `{"base":
+            "timm:resnet18", "network_settings": {"num_classes": 5}}`.
         validation: Images for the accuracies after each epoch and for the threshold of the
             method's rule. The recipe's own if both this and `data` are None.
-        num_classes: k, where the data do not say it themselves.
+        num_classes: k, if the data set has no such attribute.
         resume: Resume from the state in `out`, if there is one; False starts over.
-        early_stop: Stop when robust accuracy on the validation images has not risen for this many
+        early_stop: Stop if the robust accuracy on validation images has not improved for this many
             epochs, and keep the weights of the best epoch.
-        device: Where to train; a GPU if there is one, if None.
+        device: Where to train; by default a GPU if there is one.
         amp: Run the network in bfloat16 where that is safe.
         compile: Run the network through `torch.compile`.
         workers: Processes that load the images of a torch data set.
@@ -62,7 +62,7 @@ def train(
         progress: Show progress on standard error.
 
     Returns:
-        The network and the history. Interrupted and resumed, they are the same as without.
+        The network and the history. An interrupted and resumed training gives the same result.
     """
     if isinstance(recipe, str):
         recipe = RECIPES[recipe]

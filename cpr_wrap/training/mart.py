@@ -1,4 +1,4 @@
-"""MART (Wang et al. 2020): press hardest on images that are misclassified to begin with."""
+"""MART (Wang et al. 2020): more weight on images that are misclassified when clean."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def boosted_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
 @register_method("mart")
 @dataclass(frozen=True, kw_only=True)
 class MART(AdversarialMethod):
-    """Boosted cross entropy on attacked images, plus a divergence weighted by clean doubt.
+    """Boosted cross entropy on attacked images, plus a divergence weighted by 1 - h_y(x).
 
     Attributes:
         beta: Weight of the divergence.

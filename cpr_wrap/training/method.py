@@ -1,7 +1,7 @@
-"""What a training method is: a loss for each image, computed from a network and a batch.
+"""Training methods: a loss per image, computed from a network and a batch.
 
-A method says nothing about optimisers, epochs or devices; the loop says nothing about losses. All
-losses come as one number per image, so that the loop may average them over several processes.
+A method does not deal with optimizers, epochs or devices; the loop does not deal with losses.
+Losses are per image, so that the loop can average them over several processes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Start = Literal["uniform", "ray", "ray-or-zero", "gaussian", "zero"]
 
 
 class Losses(NamedTuple):
-    """What a method found out about a batch.
+    """Losses and correct predictions of a batch.
 
     Attributes:
         rows: The loss of each image `(N,)`, with graph; the batch's loss is their mean.
-        clean: Whether the images that were shown unchanged were classified rightly `(A,)`.
-        adversarial: The same for the attacked ones `(B,)`.
+        clean: Whether each clean image was classified correctly `(A,)`.
+        adversarial: The same for the attacked images `(B,)`.
     """
 
     rows: Tensor
@@ -48,10 +48,10 @@ class Method(ABC):
 
     Attributes:
         name: The method's name in `METHODS`.
-        rule_name: The rejection rule the trained network gets: the one it is made for, or else
-            consistent predictions, which any network can have.
-        extra_outputs: Columns the network has after its k class logits.
-        auxiliary: Whether the extra column comes from a head of its own (ATRR).
+        rule_name: The rejection rule of the trained network: the one that the method is made for,
+            or else CPR, which works with any network.
+        extra_outputs: Number of output columns after the k class logits.
+        auxiliary: Whether the extra column comes from a separate head (ATRR).
     """
 
     name: ClassVar[str]
@@ -70,7 +70,7 @@ class Method(ABC):
             keys: Keys of this step's random numbers, one per image `(N,)`.
 
         Returns:
-            The losses and what was classified rightly.
+            The losses, and which images were classified correctly.
         """
 
     def scaled(self, factor: float) -> Self:  # noqa: ARG002
@@ -82,7 +82,7 @@ _M = TypeVar("_M", bound=type[Method])
 
 
 def register_method(name: str) -> Callable[[_M], _M]:
-    """Enter a method under a name that recipes and the command line use."""
+    """Register a method under a name for recipes and the command line."""
 
     def enter(method: _M) -> _M:
         method.name = name
@@ -99,13 +99,13 @@ class AdversarialMethod(Method):
     Attributes:
         eps: Radius of the ball, in pixel units.
         steps: Steps of the attack.
-        step_size: Length of a step in pixel units; `reach * eps / steps` if None.
+        step_size: Step size in pixel units; `reach * eps / steps` if None.
         norm: `Linf` or `L2`.
         start: Where the attack starts. `uniform`: anywhere in the ball. `ray`: u * eps along a
             random direction, u uniform, which is how the published code starts. `ray-or-zero`:
             that or the image itself, by a coin per image (the published code tosses one coin per
             batch). `gaussian`: 0.001 * N(0, 1) away. `zero`: the image itself.
-        keep: Learn from the attack's `last` point or from its `best` one (the published code).
+        keep: Train on the attack's `last` point, or on its `best` one as the published code does.
     """
 
     reach: ClassVar[float] = 2.5

@@ -19,7 +19,7 @@ from cpr_wrap.training.method import (
 
 
 def abstain_loss(outputs: Tensor, y: Tensor) -> Tensor:
-    """What it costs to be neither right nor silent.
+    """Loss of an answer that is neither right nor a rejection.
 
     Args:
         outputs: Class logits and the reject logit `(N, k + 1)`.
@@ -39,8 +39,8 @@ def abstain_loss(outputs: Tensor, y: Tensor) -> Tensor:
 class RCD(AdversarialMethod):
     """Adversarial training of k + 1 classes with PGD in place of interval bounds.
 
-    One half of the batch (every second image) carries the terms of abstention and of the clean
-    image, the other half the adversarial term. Both attacks run in one batch.
+    One half of the batch (every second image) has the abstention term and the clean term, the other
+    half the adversarial term. Both attacks run in one batch.
 
     Attributes:
         abstain_weight: The paper's lambda_1.

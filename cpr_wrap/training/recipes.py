@@ -1,8 +1,8 @@
-"""Whole trainings as frozen settings: the paper's, and ones that a CPU finishes.
+"""Recipes: complete training settings, the paper's and smaller ones for a CPU.
 
-`<data set>-<method>` is what the paper's appendix says. Where its published code does something
-else, `<data set>-<method>-published` is that. On SVHN all have the published code's augmentation:
-the text names none, and for TRADES that of CIFAR-10, which mirrors digits.
+`<data set>-<method>` follows the paper's appendix. `<data set>-<method>-published` follows the
+published code where it differs. On SVHN, all use the published code's augmentation: the text names
+none, except for TRADES that of CIFAR-10, which mirrors digits.
 
 `mnist-compact-<method>` and `cifar10-compact-at` are ours, for two cores and a quarter of an hour;
 the bundled models come from them.
@@ -35,27 +35,34 @@ _LINEAR = Linear()
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything that decides what a training gives, but the images.
+    """All settings of a training, except the images.
 
     Attributes:
         method: The loss and its attack.
-        network: A name in `cpr_wrap.networks.NETWORKS`; not read where a network is given.
-        dataset: A name for `cpr_wrap.data.load_data`; not read where images are given.
-        epochs: How often every image is seen.
-        batch_size: Images per step, over all processes together; the last batch may be smaller, or
-            larger by a single image that was left over.
-        lr: Learning rate of SGD at its highest.
+        network: A name in `cpr_wrap.networks.NETWORKS`; ignored if a network is passed.
+        dataset: A name for `cpr_wrap.data.load_data`; ignored if images are passed.
+        epochs: Number of epochs.
+        batch_size: Images per step, over all processes together. The last batch may be smaller, or
+            larger by one image.
+        lr: Peak learning rate of SGD.
         momentum: Momentum of SGD.
-        nesterov: Whether that is Nesterov's.
+        nesterov: Whether to use Nesterov momentum.
         weight_decay: L2 weight decay.
-        schedule: How the learning rate goes down.
-        warmup: Share of the training over which eps (and the attack's step) grows from zero to
-            its full size. At a large eps small networks get stuck at chance without it.
+        schedule: Schedule of the learning rate.
+        warmup: Share of the training over which eps (and the attack's step) grows from zero to its
+            full size. At a large eps, small networks stay at chance level without it.
         augmentation: A name in `AUGMENTATIONS`.
-        rule_settings: Settings of the rejection rule that the trained network gets.
+        rule_settings: Settings of the rejection rule of the trained network.
         reject_rate: Share of correctly classified validation images that a rule with a threshold
             (CCAT's, ATRR's) may reject; its threshold is set accordingly.
         seed: Seed of initial weights, order of images, augmentation and attacks.
+
+    Example:
+        >>> from cpr_wrap.training import RECIPES
+        >>> from dataclasses import replace
+        >>> recipe = replace(RECIPES["mnist-compact-at"], epochs=2)
+        >>> recipe.method.name, recipe.epochs, recipe.rule.name
+        ('at', 2, 'cpr')
     """
 
     method: Method

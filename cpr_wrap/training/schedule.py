@@ -1,4 +1,4 @@
-"""How the learning rate goes down.
+"""Schedules of the learning rate.
 
 Functions of the progress, and not torch's schedulers, which count steps of their own: a resumed
 training has nothing to restore.

@@ -1,4 +1,4 @@
-"""TRADES (Zhang et al. 2019): be right on the image, and say the same all around it."""
+"""TRADES (Zhang et al. 2019): be right on the image, and constant in the ball around it."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ class TrainingResult:
 
     Attributes:
         network: The trained network, in eval mode.
-        history: One record for each epoch.
-        folder: Where the model was written, None if nowhere.
+        history: One record per epoch.
+        folder: Where the model was written; None if it was not.
     """
 
     network: nn.Module

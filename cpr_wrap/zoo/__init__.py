@@ -1,6 +1,6 @@
 """Models by address: `load("robustbench:Rice2020Overfitting")`.
 
-One file a source: `bundled`, `local`, `robustbench`, and `timm`, which also serves `hf-hub`.
+One file per source: `bundled`, `local`, `robustbench`, and `timm`, which also serves `hf-hub`.
 """
 
 from __future__ import annotations
@@ -42,17 +42,25 @@ def load_network(
     network_settings: Mapping[str, Any] | None = None,
     download: bool = False,
 ) -> ZooModel:
-    """Load a network and what its source knows about it.
+    """Load a network, with what its source knows about it.
 
     Args:
         address: `robustbench:…`, `timm:…`, `hf-hub:…`, `local:…` or `bundled:…`.
         pretrained: False builds the network without its weights.
-        model_dir: Where the source's weight files are or go, if not in its usual place.
-        network: For a local file of weights: a name in `NETWORKS`, the address `module:name` of a
-            class or function, such a class or function, or a module (copied).
+        model_dir: Folder of the source's weight files, if not the default one.
+        network: For a local file of weights: a name in `NETWORKS`, a class or function, its address
+            `module:name`, or a module, which is copied.
         network_settings: Arguments of that class or function, or of timm's `create_model`.
         download: Whether a saved folder may fetch the description of its base from the Hugging Face
-            Hub. An address that names a source on the network is a request to go there.
+            Hub. Addresses of online sources may always download.
+
+    Example:
+        >>> import torch
+        >>> found = load_network("bundled:mnist-compact-at")
+        >>> found.input_shape, found.num_classes, found.rule.name
+        ((1, 28, 28), 10, 'cpr')
+        >>> found.network(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
     """
     source, name = parse_address(address)
     options = Options(
@@ -78,16 +86,16 @@ def load(
     download: bool = False,
     **rule_settings: Any,
 ) -> SelectiveClassifier:
-    """Load a model and make it a selective classifier.
+    """Load a model as a selective classifier.
 
     Args:
         address: `robustbench:cifar10/Linf/Rice2020Overfitting`, `timm:resnet18.a1_in1k`,
             `hf-hub:owner/name`, `local:folder`, `local:weights.pt` or `bundled:name`.
-        rule: A name in `RULES`, the address `module:name` of a class, or a rule. Without it the
-            rule the model was saved with, or else consistent-prediction rejection.
+        rule: A name in `RULES`, the address `module:name` of a class, or a rule. By default the
+            rule that the model was saved with, or else consistent-prediction rejection.
         pretrained: See `load_network`.
         model_dir: See `load_network`.
-        device: Where to put the model; without it, where the source put it.
+        device: Device of the model; by default the one that the source uses.
         network: See `load_network`.
         network_settings: See `load_network`.
         download: See `load_network`.
@@ -117,13 +125,19 @@ def wrap(
     device: str | torch.device | None = None,
     **rule_settings: Any,
 ) -> SelectiveClassifier:
-    """Make a loaded network a selective classifier; the second half of `load`.
+    """Turn a loaded network into a selective classifier; the second half of `load`.
 
     Args:
-        found: From `load_network`.
+        found: The result of `load_network`.
         rule: See `load`.
         device: See `load`.
         **rule_settings: See `load`.
+
+    Example:
+        >>> from cpr_wrap import Confidence, load_network
+        >>> model = wrap(load_network("bundled:mnist-compact-at"), Confidence(threshold=0.9))
+        >>> model.rule
+        Confidence(threshold=0.9)
     """
     rule = _named(rule, rule_settings)
     if rule is None:
@@ -153,7 +167,7 @@ def _named(rule: str | RejectionRule | None, settings: Mapping[str, Any]) -> Rej
         return made
     if rule is not None and settings:
         raise TypeError(
-            f"rule: expected a rule's name beside the settings {', '.join(settings)}, got a rule, "
+            f"rule: expected a rule's name with the settings {', '.join(settings)}, got a rule, "
             "which has its own"
         )
     return rule

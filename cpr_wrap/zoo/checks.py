@@ -1,4 +1,4 @@
-"""Is this the kind of network we can judge? Asked once, with a few images, before any work."""
+"""Checks of a network with a few images, before any work."""
 
 from __future__ import annotations
 
@@ -28,15 +28,21 @@ def probe_images(network: nn.Module, shape: tuple[int, ...], count: int = 2) -> 
 def check_network(
     network: nn.Module, x: Tensor, num_classes: int | None = None, extra_outputs: int = 0
 ) -> None:
-    """Refuse a network that does not give a row of finite outputs for each image.
+    """Refuse a network that does not return one row of finite outputs per image.
 
-    Warns if the outputs look like probabilities, which cross-entropy would squash a second time.
+    Warns if the outputs look like probabilities, because the cross-entropy would apply a second
+    softmax.
 
     Args:
-        network: In eval mode.
+        network: The network, in eval mode.
         x: A few images `(N, C, H, W)` in [0, 1].
-        num_classes: How many classes it should tell apart, if known.
-        extra_outputs: Columns that the rejection rule reads after the class logits.
+        num_classes: Number of classes, if known.
+        extra_outputs: Number of columns that the rejection rule reads after the class logits.
+
+    Example:
+        >>> import torch
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
+        >>> check_network(network, torch.rand(2, 1, 2, 2), num_classes=3)
     """
     check_eval_mode(network)
     check_images(x)

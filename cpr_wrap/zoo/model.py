@@ -17,13 +17,14 @@ from cpr_wrap.selective import RejectionRule
 
 
 class Normalize(nn.Module):
-    """Moves a data set's statistics into the network, so that eps is in pixel units.
+    """Normalizes images inside the network, so that eps stays in pixel units.
 
     Args:
         mean: Mean of each channel, of pixels in [0, 1].
         std: Standard deviation of each channel.
 
     Example:
+        >>> import torch
         >>> normalize = Normalize([0.5], [0.25])
         >>> normalize(torch.full((1, 1, 1, 1), 0.75)).item()
         1.0
@@ -44,7 +45,7 @@ class Normalize(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images `(N, C, H, W)` in the units the rest of the network was trained on."""
+        """Normalized images `(N, C, H, W)`."""
         return (x - self.mean) / self.std
 
 
@@ -56,13 +57,13 @@ class ZooModel:
         network: Takes pixels `(N, C, H, W)` in [0, 1]; in eval mode.
         address: Where it came from.
         input_shape: `(C, H, W)` of its images, if known.
-        num_classes: How many classes it tells apart, if known.
-        transform: Makes pixels `(C, H, W)` in [0, 1] of a PIL image, with the model's own resize
-            and crop; None where images come at the right size.
+        num_classes: Number of classes, if known.
+        transform: Function from a PIL image to pixels `(C, H, W)` in [0, 1], with the model's own
+            resize and crop; None if images have the right size already.
         rule: The rejection rule it was saved with.
         dataset: What it was trained on, if known.
         norm: The threat model it was trained or listed for.
-        eps: The usual budget there, in pixel units.
+        eps: The usual budget for that threat model, in pixel units.
         trained_eps: The budget it was trained for, if its card says so.
         source: How to build the network again, for `SelectiveClassifier.save`.
     """
@@ -95,14 +96,13 @@ Network = str | nn.Module | Callable[..., nn.Module]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a source may be told beside a name.
+    """Options of a source, in addition to a name.
 
     Attributes:
         pretrained: Whether to load weights, or only to build the network.
-        model_dir: Where the source's weight files are, or go.
-        network: The architecture, where the source has only weights: a name in `NETWORKS`, the
-            address `module:name` of a class or function, such a class or function, or a module,
-            which is copied and not changed.
+        model_dir: Folder of the source's weight files.
+        network: The architecture, if the source has only weights: a name in `NETWORKS`, a class or
+            function, its address `module:name`, or a module, which is copied.
         network_settings: Arguments of that class or function, e.g. `{"num_outputs": 10}`, and of
             timm's `create_model`, e.g. `{"num_classes": 10}`.
         download: Whether a model on disk may fetch the description of its base.

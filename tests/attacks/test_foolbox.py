@@ -303,7 +303,7 @@ def test_settings_are_checked():
         FoolboxAttack(ATTACKS["LinfPGD"], directions=0)
     with pytest.raises(ValueError, match="goal: expected ACCEPTED_MISTAKE or REJECTED"):
         to_foolbox(curved(), goal=Goal.MISTAKE)
-    with pytest.raises(ValueError, match="labels: expected none for the goal REJECTED"):
+    with pytest.raises(ValueError, match="labels: expected None for the goal REJECTED"):
         to_foolbox(curved(), goal=REJECTED, labels=torch.tensor([0]))
 
 

@@ -94,10 +94,10 @@ def test_an_inner_attack_rejects(saved, type_command):
 
 def test_people_get_sentences(saved, type_command):
     lines = type_command(*_words(saved, "HCMOA")).stdout.splitlines()
-    assert lines[0].endswith("of 12 images are answered right when clean")
+    assert lines[0].endswith("of 12 images are right when clean")
     assert lines[1].startswith("HCMOA made ")
     assert "accepted and wrong" in lines[1]
-    assert lines[2] == "every recorded point holds when checked again"
+    assert lines[2] == "every recorded point was confirmed"
     assert "passes per image" in lines[3]
 
 

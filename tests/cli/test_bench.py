@@ -59,7 +59,7 @@ def test_figures_are_asked_for_and_printed(saved, calls, type_command):
         f"local:{saved}, none (accepts everything), batches of 4",
         "engine:",
         "  forward         2 µs per image",
-        "  input gradient  3 µs per image, beside its forward",
+        "  input gradient  3 µs per image, without its forward",
         "  prediction      1,000 µs per image, 1.12 times its bare passes (1.25 in processor time)",
         "  budget quick    1,234 passes per image, 1 min 15 s for 3 images",
         "  efficiency      0.88, bare time / time taken (0.75 in processor time)",

@@ -147,7 +147,7 @@ def test_ctrl_c_says_where_the_work_is(saved, monkeypatch, type_command):
     answer = type_command("curve", f"local:{saved}", "--num", "3", "--out", "here")
     assert answer.exit_code == 130
     assert answer.stderr.splitlines()[-1] == (
-        "stopped; finished work is in here/store. To go on, run the same command again: "
+        "stopped; finished work is in here/store. To resume, run the same command again: "
         f"cpr-wrap curve local:{saved} --num 3 --out here"
     )
 

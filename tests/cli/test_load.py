@@ -152,7 +152,7 @@ def test_testing_on_calibration_images_is_mentioned(address, capsys):
     facts = _load.load_model(address, ModelOptions(), _CPU).facts
     options = DataOptions(indices=[5, 9001])
     _load.validation_images(options, facts, None, _load.load_images(options, facts))
-    assert "some images of mnist are both calibrated and tested on" in capsys.readouterr().err
+    assert "some images of mnist are used for both calibration and test" in capsys.readouterr().err
 
 
 def test_a_rule_that_rejects_nothing_is_mentioned(address, capsys):

@@ -237,7 +237,7 @@ def test_a_sweep_calibrates_on_other_images_of_ones_own(project, type_command):
     words += ("--rule", "confidence:calibrate=0.1")
     answer = type_command(*words)
     assert answer.exit_code == 2
-    assert "owndata:load has no part to calibrate on; pass --validation" in answer.stderr
+    assert "owndata:load has no validation part; pass --validation" in answer.stderr
     assert type_command(*words, "--validation", "mnist").exit_code == 0
     [found] = results("all")
     assert found.calibration.num_images == 1000
@@ -312,7 +312,7 @@ def test_a_colour_folder_becomes_grey_for_a_network_that_takes_grey(type_command
 def test_a_class_map_is_for_folders(project):
     words = ("--dataset", "mnist", "--class-map", "map.txt", *_QUICK)
     answer = project("curve", *words, ok=False)
-    assert "class_map: expected a folder of images beside it, got mnist" in answer.stderr
+    assert "class_map: expected only with a folder of images, got mnist" in answer.stderr
 
 
 def test_calibrating_on_own_images(project):
@@ -327,9 +327,9 @@ def test_own_images_have_no_validation_part(project):
     words = ("--rule", "confidence", "--calibrate", "0.1", *_QUICK)
     answer = project("curve", "--dataset", "owndata:load", *words, ok=False)
     assert answer.exit_code == 2
-    assert "owndata:load has no part to calibrate on" in answer.stderr
+    assert "owndata:load has no validation part" in answer.stderr
     answer = project("curve", "--dataset", "owndata:load", "--validation", "mnist", ok=False)
-    assert "--validation: expected only beside --calibrate" in answer.stderr
+    assert "--validation: expected only with --calibrate" in answer.stderr
 
 
 def test_a_network_of_ones_own_is_trained(project, type_command):

@@ -90,7 +90,7 @@ def test_sigterm_is_143_and_the_handler_is_put_back():
 
     answer = _ending(work)
     assert answer.exit_code == 143
-    assert answer.stderr.startswith("stopped; finished work is in runs/x. To go on, run the same")
+    assert answer.stderr.startswith("stopped; finished work is in runs/x. To resume, run the same")
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -148,7 +148,7 @@ def test_interrupted_resumable_work_says_how_to_go_on(monkeypatch):
     answer = _ending(work)
     assert answer.exit_code == 130
     assert answer.stderr == (
-        "stopped; finished work is in runs/x. To go on, run the same command again: "
+        "stopped; finished work is in runs/x. To resume, run the same command again: "
         "cpr-wrap curve 'local:a b' --num 3\n"
     )
 

@@ -178,7 +178,7 @@ def test_a_method_without_attack_takes_no_eps(type_command):
         "train", "--recipe", "mnist-compact-standard", "--eps", "0.1", "--out", "here"
     )
     assert answer.exit_code == 1
-    assert answer.stderr == "error: method 'standard' attacks nothing, so it takes no --eps\n"
+    assert answer.stderr == "error: method 'standard' does not attack, so it takes no --eps\n"
 
 
 def test_unknown_recipe_and_missing_images_are_one_line(type_command):
@@ -204,7 +204,7 @@ def test_ctrl_c_says_where_the_state_is(mnist, monkeypatch, type_command):
     words = ("--recipe", "mnist-compact-at", "--out", "here", "--data-dir", str(mnist))
     answer = type_command("train", *words)
     assert answer.exit_code == 130
-    assert "stopped; the last state is in here. To go on" in answer.stderr
+    assert "stopped; the last state is in here. To resume" in answer.stderr
 
 
 def test_a_real_training_ends_in_a_model_that_loads(mnist, type_command):

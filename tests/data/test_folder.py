@@ -76,7 +76,7 @@ def test_not_an_image(folder):
 
 
 def test_transform_that_normalises(folder):
-    with pytest.raises(ValueError, match=r"expected pixels in \[0, 1\].*normalised already"):
+    with pytest.raises(ValueError, match=r"expected pixels in \[0, 1\].*normalized already"):
         load_folder(folder, transform=lambda _: torch.full((1, 1, 1), -2.0))
 
 

@@ -28,7 +28,7 @@ def test_a_fixed_data_set_is_taken():
 
 @pytest.mark.parametrize("number", [0, 5])
 def test_an_image_that_changes_is_found_though_the_first_does_not(number):
-    with pytest.raises(ValueError, match=f"image {number} is another one when it is read again"):
+    with pytest.raises(ValueError, match=f"image {number} differs when it is read again"):
         source_of(_Pairs(shaky=number), None, None)
 
 

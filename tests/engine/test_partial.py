@@ -229,7 +229,7 @@ def test_a_partial_file_that_cannot_be_read_is_ignored(how, tmp_path):
     stages = stages_of("alphas", "confidence")
     file = half_done(tmp_path)
     file.write_bytes(SPOILT[how](file.read_bytes()))
-    with pytest.warns(UserWarning, match=f"{file.name} .*; its work is done again"):
+    with pytest.warns(UserWarning, match=f"{file.name} .*; its work is repeated"):
         again = evaluate("confidence", stages, Store(tmp_path, {}))
     assert_same(again, evaluate("confidence", stages))
     assert not file.exists()

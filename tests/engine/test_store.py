@@ -235,7 +235,7 @@ def test_a_point_that_rounding_may_have_turned_is_kept_and_said(tmp_path, monkey
     settings = {"eps": 0.1, "budget": "quick", "store": tmp_path}
     whole = robustness_curve(model, x, y, **settings)
     monkeypatch.setattr("cpr_wrap.engine.block.Block.doubtful_points", lambda _: (20, 1))
-    with pytest.warns(UserWarning, match=r"1 of 20 stored points .* may be rounding"):
+    with pytest.warns(UserWarning, match=r"1 of 20 stored points .* due to rounding"):
         assert robustness_curve(model, x, y, **settings).records == whole.records
 
 
@@ -314,7 +314,7 @@ def test_a_store_never_returns_another_models_work(what, tmp_path, monkeypatch):
         robustness_curve(model, x, y, store=tmp_path, **settings)
         CHANGES[what](model.base, monkeypatch)
         fresh = robustness_curve(model, x, y, **settings)
-        with pytest.warns(UserWarning, match="gives other answers: it is not used"):
+        with pytest.warns(UserWarning, match="answers differently; it is not used"):
             stored = robustness_curve(model, x, y, store=tmp_path, **settings)
     assert stored.records == fresh.records
     assert len(list(tmp_path.iterdir())) == 2
@@ -328,9 +328,7 @@ def test_points_that_no_longer_hold_are_searched_again(tmp_path, monkeypatch):
     monkeypatch.setattr("cpr_wrap.engine.store.same_answers", lambda *_: True)
     model.base.register_forward_hook(lambda module, args, out: out.flip(1))
     fresh = robustness_curve(model, x, y, **settings)
-    with pytest.warns(
-        UserWarning, match="stored points .* do not hold for this model any more: .* done again"
-    ):
+    with pytest.warns(UserWarning, match="do not hold for this model any more: .* evaluated again"):
         stored = robustness_curve(model, x, y, store=tmp_path, **settings)
     assert stored.records == fresh.records
 
@@ -341,7 +339,7 @@ def test_a_damaged_unit_is_named_and_done_again(tmp_path, spoil):
     whole = robustness_curve(model, x, y, 0.1, budget="quick", store=tmp_path)
     file = units(tmp_path)[2]
     file.write_bytes(spoil(file.read_bytes()))
-    with pytest.warns(UserWarning, match=rf"{file.name} is damaged.*done again"):
+    with pytest.warns(UserWarning, match=rf"{file.name} is damaged.*repeated"):
         again = robustness_curve(model, x, y, 0.1, budget="quick", store=tmp_path)
     assert again.records == whole.records
 

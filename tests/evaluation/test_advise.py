@@ -249,7 +249,7 @@ def test_a_network_with_extra_outputs_is_tried_with_rules_that_read_them():
         ({"max_clean_rejection": 5}, ValueError, "expected a share from 0 to 1, got 5"),
         ({"max_latency": 0.0}, ValueError, "max_latency: expected a finite number above 0"),
         ({"eps": 0.0}, ValueError, "eps: expected a finite number above 0"),
-        ({"y": None}, TypeError, "y: expected labels beside a tensor"),
+        ({"y": None}, TypeError, "y: expected labels for a tensor"),
         ({"x": torch.rand(1, 1), "y": torch.zeros(1).long()}, ValueError, "at least two images"),
     ],
 )

@@ -95,7 +95,7 @@ def test_an_audit_fails_where_points_are_made_up_or_attacks_were_left_out(evalua
 
     lazy = robustness_curve(model, x, y, 0.1, budget=Nothing())
     verdicts = {c.name: c for c in audit(model, lazy, num=3, black_box_num=1)}
-    weak = [c for c in verdicts.values() if "the run searched too little" in c.detail]
+    weak = [c for c in verdicts.values() if "the search was too short" in c.detail]
     assert weak
     assert all(c.passed is False for c in weak)
 
@@ -130,7 +130,7 @@ def test_where_everything_is_broken_a_search_says_nothing():
     verdicts = {c.name: c for c in audit(model, curve, num=2)}
     for name in (AUDIT._RESTARTS, AUDIT._PATCHES):
         assert verdicts[name].passed is None
-        assert verdicts[name].detail == "every image was broken already"
+        assert verdicts[name].detail == "every image was already broken"
     assert AUDIT._larger_eps(few_of(model, x, y, curve)).passed is True
     made_up = few_of(model, x, y, tampered(curve, "outer", 1, x[1]))
     check = AUDIT._larger_eps(made_up)

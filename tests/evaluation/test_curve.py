@@ -239,7 +239,7 @@ def test_tensors_are_made_on_their_inputs_device():
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
-        ({"y": None}, TypeError, "expected labels beside a tensor"),
+        ({"y": None}, TypeError, "expected labels for a tensor"),
         ({"eps": -1.0}, ValueError, "eps: expected a finite number above 0"),
         ({"eps": 0.0}, ValueError, "eps: expected a finite number above 0"),
         ({"budget": "huge"}, LookupError, "unknown budget 'huge'"),

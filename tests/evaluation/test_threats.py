@@ -74,7 +74,7 @@ def test_it_is_used_like_our_own(half, budget, tmp_path):
 
 def test_a_threat_model_that_its_name_does_not_find_is_refused(half):
     model, x = SelectiveClassifier(Curved(), Confidence(threshold=0.6)), pixels(1)
-    with pytest.raises(ValueError, match=r"'first-half': expected one that is registered"):
+    with pytest.raises(ValueError, match=r"'first-half': expected a registered one"):
         robustness_curve(model, x, torch.tensor([0]), 0.2, norm=FirstHalf())
 
 

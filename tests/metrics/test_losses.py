@@ -154,7 +154,7 @@ def test_interpolation_is_numpys():
 @pytest.mark.parametrize(
     ("function", "text"),
     [
-        (lambda r: r, "expected a function that never rises"),
+        (lambda r: r, "expected no increase"),
         (lambda r: 2 - r, r"expected values in \[0, 1\], got 2 at distance 0"),
         (lambda r: 0.01 - r, r"expected values in \[0, 1\], got -"),
         (lambda r: r * math.nan, r"expected values in \[0, 1\], got nan"),

@@ -158,5 +158,5 @@ def test_mistaken_calls(curve):
         make_gallery(None, plain())
     with pytest.raises(ValueError, match=r"clean: expected images \(M, C, H, W\)"):
         Gallery(exhibits=(), clean=torch.zeros(0, 2, 4, 4), perturbed=torch.zeros(0, 1, 4, 4))
-    with pytest.raises(ValueError, match="perturbed: expected 0 images, one an exhibit, got 1"):
+    with pytest.raises(ValueError, match="perturbed: expected 0 images, one per exhibit, got 1"):
         Gallery(exhibits=(), clean=torch.zeros(0, 1, 4, 4), perturbed=torch.zeros(1, 1, 4, 4))

@@ -164,7 +164,7 @@ def test_a_single_run_has_none(one):
 
 
 def test_runs_that_differ_carry_a_warning(several):
-    assert "these runs differ in images, threat model, attacks or engine" in several.text
+    assert "These runs differ in images, threat model, attacks or engine" in several.text
     alike = Page(report_html([full_curve("a"), full_curve("b", weakness=2)]))
     assert "Careful" not in alike.text
 
@@ -217,7 +217,7 @@ def test_a_bare_curve_is_enough():
     page = Page(report_html(plain()))
     for heading in ("Ablation", "Theory", "Audit", "Gallery"):
         assert heading not in page.text
-    assert "The run carries no settings." in page.text
+    assert "The run has no recorded settings." in page.text
 
 
 def test_a_curve_where_nothing_was_found():
@@ -300,8 +300,8 @@ def test_pictures_and_their_verdicts():
     assert len(page.all("img")) == 8
     assert "Accepted as c, true class b, at T c, distance 0.1 (0.5 ε), HCMOA; image 7." in page.text
     # Class 3 has no name.
-    assert "Rejected, true class 3, says 3, at T a, the clean image itself, clean" in page.text
-    assert page.text.count("The model gave another verdict when asked again.") == 1
+    assert "Rejected, true class 3, predicted 3, at T a, the clean image itself, clean" in page.text
+    assert page.text.count("The model did not confirm this verdict.") == 1
 
 
 def test_points_alone_make_a_gallery_without_t():

@@ -60,7 +60,7 @@ def test_files_and_the_same_bytes_each_time(tmp_path, suffix, start):
 
 
 def test_mistaken_calls(tmp_path):
-    with pytest.raises(ValueError, match="names: expected 1, one a curve, got 2"):
+    with pytest.raises(ValueError, match="names: expected 1, one per curve, got 2"):
         curve_figure(plain(), ["a", "b"])
     with pytest.raises(ValueError, match=r"ends in .png, .svg, .pdf, got 'x.gif'"):
         write_figure(None, tmp_path / "x.gif")

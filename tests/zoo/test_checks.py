@@ -92,7 +92,7 @@ def test_training_mode():
 
 
 def test_images_that_are_normalised_already():
-    with pytest.raises(ValueError, match=r"normalised already.*cpr_wrap.Normalize"):
+    with pytest.raises(ValueError, match=r"normalized already.*cpr_wrap.Normalize"):
         check_network(Line(), X * 4 - 2)
 
 

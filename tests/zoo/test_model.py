@@ -126,7 +126,7 @@ def test_a_rule_with_settings_of_its_own(line):
 
     rule = Consistency(radius=0.002)
     assert load(line, rule, network=Line()).rule is rule
-    with pytest.raises(TypeError, match="expected a rule's name beside the settings radius"):
+    with pytest.raises(TypeError, match="expected a rule's name with the settings radius"):
         load(line, rule, network=Line(), radius=0.1)
 
 

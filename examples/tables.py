@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from examples.benchmark import ingredients, strength, variants
+from examples.benchmark import ingredients, outsider, strength, variants
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "examples" / "results"
@@ -20,6 +20,8 @@ PAGES = ("choosing-a-radius.md", "evaluation-protocol.md")
 TABLES: dict[str, Callable[[], str]] = {
     "variants": partial(variants.table, RESULTS / "variants"),
     "outside": partial(strength.table, RESULTS / "strength", "outside"),
+    "former": partial(strength.table, RESULTS / "strength", "former"),
+    "outsider": partial(outsider.table, RESULTS / "outsider"),
     "seed": partial(strength.table, RESULTS / "strength", "seed"),
     "pool": partial(strength.table, RESULTS / "strength", "pool"),
     "ingredients": partial(ingredients.table, RESULTS / "ingredients"),

@@ -156,8 +156,8 @@ def test_a_plain_function_is_an_attack(tmp_path):
 @pytest.mark.parametrize(
     ("answer", "error", "text"),
     [
-        (lambda x: x[:-1], ValueError, "attack 'guest': expected one point for each image"),
-        (lambda x: x.flatten(1), ValueError, "attack 'guest': expected one point for each image"),
+        (lambda x: x[:-1], ValueError, "attack 'guest': expected one point per image"),
+        (lambda x: x.flatten(1), ValueError, "attack 'guest': expected one point per image"),
         (lambda x: x + torch.nan, ValueError, "attack 'guest': expected finite points"),
         (lambda x: x.tolist(), TypeError, "attack 'guest': expected a tensor of points, got list"),
     ],

@@ -297,7 +297,7 @@ def test_bad_input_is_refused_before_any_work(change, error, text, monkeypatch):
 
 def test_labels_beside_a_data_set_are_refused():
     model, x, y = make("confidence")
-    with pytest.raises(TypeError, match="brings its own labels"):
+    with pytest.raises(TypeError, match="has its own labels"):
         robustness_curve(model, TensorDataset(x, y), y, 0.1)
 
 

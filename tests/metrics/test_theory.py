@@ -258,7 +258,7 @@ def test_losses_and_alphas_are_checked():
     for theorem in (bound, closed):
         with pytest.raises(ValueError, match=r"alpha: expected a fraction of eps in \[0, 1\]"):
             theorem.error_at(1.1)
-        with pytest.raises(ValueError, match="never rises"):
+        with pytest.raises(ValueError, match="expected no increase"):
             theorem.total_robust_loss(as_loss(lambda r: r))
 
 

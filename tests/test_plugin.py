@@ -182,6 +182,7 @@ import cpr_wrap
 second = cpr_wrap.load_network("bundled:mnist-compact-trades").network
 model = cpr_wrap.load("twins:at", "ensemble", threshold=-0.2, second=second)
 assert model.companions["second"] is second
+model.save("ensemble")
 try:
     cpr_wrap.load("twins:at", "ensemble")
 except ValueError as error:
@@ -193,3 +194,13 @@ def test_a_second_network_is_given_and_never_made_up(installed, tmp_path):
     answer = run(installed, tmp_path, "-c", NETWORKS)
     text = "rule 'ensemble' has networks of its own, second, whose weights are not known here"
     assert answer.stdout.startswith(text), answer.stderr
+    commands = (
+        "curve local:ensemble -n 2 --eps 0.3 --dataset mnist --budget fog-only --out run",
+        "verify run",
+        "attack local:ensemble fog -n 2 --eps 0.3 --dataset mnist --rule ensemble",
+    )
+    done = run(installed, tmp_path, "-c", COMMANDS, json.dumps(commands))
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [code for code, *_ in answers] == [0] * 3, (answers, done.stderr)
+    other = run(installed, tmp_path, "-m", "cpr_wrap", "verify", "run", "--model", "twins:at")
+    assert "and twins:at was saved without them" in other.stderr

@@ -315,7 +315,7 @@ def load_recorded(
         address: The address of the model, if not the recorded one.
         **options: As for `cpr_wrap.load`.
     """
-    from cpr_wrap.zoo import load
+    from cpr_wrap.zoo import load_network, wrap
 
     about, settings = curve.about, curve.settings
     if not (address or about.model) or settings is None:
@@ -327,4 +327,14 @@ def load_recorded(
     if about.network and not options.get("network"):
         own = ":" in about.network
         options["network"] = trusted(about.network, Path(folder)) if own else about.network
-    return load(address or about.model, rule=rule_from_config(settings.rule.config), **options)
+    device = options.pop("device", None)
+    found = load_network(address or about.model, **options)
+    rule = rule_from_config(settings.rule.config)
+    if rule.modules():
+        if found.rule is None or found.rule.name != rule.name:
+            raise ValueError(
+                f"rule {rule.name!r} has networks of its own, and {found.address} was saved "
+                "without them; pass the model, or the address of one saved with its rule"
+            )
+        rule = rule_from_config(settings.rule.config, found.rule.modules())
+    return wrap(found, rule, device=device)

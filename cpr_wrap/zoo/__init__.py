@@ -139,9 +139,11 @@ def wrap(
         >>> model.rule
         Confidence(threshold=0.9)
     """
+    own = found.rule
+    if isinstance(rule, str) and own is not None and own.name == rule:
+        rule_settings = {**own.modules(), **rule_settings}
     rule = _named(rule, rule_settings)
     if rule is None:
-        own = found.rule
         config = {"name": DEFAULT_RULE} if own is None else rule_config(own)
         modules = None if own is None else own.modules()
         rule = rule_from_config({**config, **rule_settings}, modules)

@@ -66,6 +66,12 @@ def check_positive(value: float, name: str) -> None:
         raise ValueError(f"{name}: expected a finite number above 0, got {value}")
 
 
+def check_count(value: int, name: str) -> None:
+    """Refuse what is not a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
+
+
 def check_number(value: float, name: str) -> float:
     """A finite number above zero, also given as a tensor or array of one number."""
     if isinstance(value, bool) or (hasattr(value, "dtype") and "bool" in str(value.dtype)):

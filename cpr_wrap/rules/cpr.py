@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from cpr_wrap import noise
-from cpr_wrap._checks import check_positive
+from cpr_wrap._checks import check_count, check_positive
 from cpr_wrap.bounds import Proof, Radii
 from cpr_wrap.geometry import threat
 from cpr_wrap.meter import Passes
@@ -119,12 +119,10 @@ class Consistency(RejectionRule):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self.radius, "radius")
-        if self.steps < 1:
-            raise ValueError(f"steps: expected at least 1, got {self.steps}")
+        check_count(self.steps, "steps")
+        check_count(self.starts, "starts")
         if self.verdict not in ("end", "any"):
             raise ValueError(f"verdict: expected 'end' or 'any', got {self.verdict!r}")
-        if self.starts < 1:
-            raise ValueError(f"starts: expected at least 1, got {self.starts}")
         object.__setattr__(self, "norm", threat(self.norm).name)
         covered = self.pgd.steps * self.pgd.step_size
         # 1e-9: ten steps of 0.01 do reach 0.1, whatever float multiplication says.

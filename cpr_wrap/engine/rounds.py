@@ -62,6 +62,8 @@ def run_rounds(
     broken, spent = _state(held)
     empty, patience = 0, int(getattr(budget, "patience", 1))
     for number in range(1, 1_000_000):
+        if broken == images:
+            return work, f"{number - 1} rounds, no image was left"
         if spent >= budget.cap * images:
             return work, f"{number - 1} rounds, stopped at the cap of {budget.cap:,.0f} passes"
         stages = budget.more(work.model.rule, work.eps, number)

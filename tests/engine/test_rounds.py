@@ -76,6 +76,12 @@ def test_rounds_end_when_there_are_no_more():
     assert why == "2 rounds, the most there are"
 
 
+def test_rounds_end_when_every_image_is_broken():
+    plan = Plan((0.55, 0.6, 0.65, 0.7, None))
+    assert run(plan) == ([True] * 4, "4 rounds, no image was left")
+    assert plan.asked == [1, 2, 3, 4]
+
+
 def test_no_round_starts_after_the_cap():
     plan = Plan((0.55, 0.6), cap=1.0)
     broken, why = run(plan)

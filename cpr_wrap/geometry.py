@@ -116,6 +116,20 @@ class ThreatModel(ABC):
             return z.detach()
         return self._into(z.detach(), x.detach(), per_row(radius, x)).clamp_(0, 1)
 
+    def excess(self, z: Tensor, x: Tensor, radius: float) -> Tensor:
+        """How much projecting each of `z` `(D, ...)` into each set changes it.
+
+        Args:
+            z: Points `(D, ...)`, in [0, 1].
+            x: Centres `(N, ...)`, in [0, 1].
+            radius: Radius of the sets.
+
+        Returns:
+            The sum of the changes of all pixels `(N, D)`.
+        """
+        rows = [(self.project(z, c.expand_as(z), radius) - z).abs().flatten(1).sum(1) for c in x]
+        return torch.stack(rows) if rows else x.new_zeros(0, len(z))
+
     def project_strictly(self, z: Tensor, x: Tensor, radius: float | Tensor) -> Tensor:
         """Like `project`, but the measured `distance` never exceeds `radius`, not by an ulp."""
         safe = (per_row(radius, x) - self.slack(x)).clamp_min(0)
@@ -161,6 +175,12 @@ class _Linf(ThreatModel):
 
     def slack(self, x: Tensor) -> float:
         return torch.finfo(x.dtype).eps
+
+    def excess(self, z: Tensor, x: Tensor, radius: float) -> Tensor:
+        # relu(a) = (a + |a|) / 2 turns the sum into two L1 distances, which are fast.
+        z, x = z.flatten(1), x.flatten(1)
+        above, below = (torch.cdist(x + side * radius, z, p=1) for side in (1, -1))
+        return ((above + below) / 2 - radius * z.shape[1]).clamp_min(0)
 
     def uniform_offset(self, x: Tensor, radius: float | Tensor, key: Tensor) -> Tensor:
         cube = 2 * noise.uniform(key, x[0].numel()) - 1

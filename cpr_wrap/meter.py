@@ -10,13 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cpr_wrap import smoothing
+
 
 @dataclass(eq=False)
 class Passes:
-    """Sample-passes: one sample through one forward or one backward counts one."""
+    """Sample-passes: one sample through one forward or one backward counts one.
+
+    Attributes:
+        forwards: Samples through a forward.
+        backwards: Samples through a backward, of any kind.
+        smoothed: How many of the backwards were smoothed, and so took longer.
+    """
 
     forwards: int = 0
     backwards: int = 0
+    smoothed: int = 0
 
     @property
     def total(self) -> int:
@@ -24,7 +33,11 @@ class Passes:
         return self.forwards + self.backwards
 
     def __add__(self, other: Passes) -> Passes:
-        return Passes(self.forwards + other.forwards, self.backwards + other.backwards)
+        return Passes(
+            self.forwards + other.forwards,
+            self.backwards + other.backwards,
+            self.smoothed + other.smoothed,
+        )
 
 
 _active: list[Passes] = []
@@ -53,13 +66,15 @@ class _Tally(torch.autograd.Function):
     """The identity at a network's input: its backward runs once for each backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.smoothed = smoothing.active()
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # noqa: ARG004
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         for passes in _active:
             passes.backwards += len(gradient)
+            passes.smoothed += len(gradient) * ctx.smoothed
         return gradient
 
 

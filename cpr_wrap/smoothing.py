@@ -16,13 +16,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from typing_extensions import Self
 
 from cpr_wrap._soft import REPLACEMENTS
 
 STRENGTH = 0.15
 """Width of the smoothing, as a share of the spread of a function's inputs."""
 
+_entered = 0
 _switched_off = 0
+
+
+def active() -> bool:
+    """Whether gradients of what is computed now would be smoothed."""
+    return _entered > 0 and not _switched_off
 
 
 @contextmanager
@@ -88,6 +95,17 @@ class smoothed(TorchFunctionMode):
             raise ValueError(f"strength: expected a positive number, got {strength}")
         self.strength = strength
         self.replaced = 0
+
+    def __enter__(self) -> Self:
+        global _entered
+        _entered += 1
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        global _entered
+        _entered -= 1
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self,

@@ -68,6 +68,19 @@ def test_points_inside_stay_to_the_last_bit(norm):
     assert torch.equal(threat(norm).project(z, x, 0.1), z)
 
 
+@norms
+@pytest.mark.parametrize("radius", [0.05, 0.4, 2.0])
+def test_excess_is_what_projecting_takes_off(norm, radius):
+    x, z = pixels(3, 2, 4, 4).double(), pixels(5, 2, 4, 4).double().flip(1)
+    excess = threat(norm).excess(z, x, radius)
+    assert excess.shape == (3, 5)
+    for n, centre in enumerate(x):
+        for d, point in enumerate(z):
+            inside = threat(norm).project(point[None], centre[None], radius)
+            torch.testing.assert_close(excess[n, d], (inside - point).abs().sum())
+    assert threat(norm).excess(z, x[:0], radius).shape == (0, 5)
+
+
 def test_directions_by_hand():
     gradient = rows([3.0, -4.0], [0.0, 0.0], [0.0, -2.0])
     assert torch.equal(threat("Linf").steepest(gradient), rows([1, -1], [0, 0], [0, -1]))

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from contextlib import ExitStack, nullcontext
+
 import pytest
 import torch
 
 from cpr_wrap.meter import Passes, count_passes, tally, watch_outputs
 from cpr_wrap.rules import AcceptAll, CPRWrapper
 from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.smoothing import exact, smoothed
 
 from .toys import Curved, Line, pixels
 
@@ -24,6 +27,20 @@ def test_a_consistency_check_takes_m_plus_1_forwards_and_m_backwards(steps):
         model(pixels(3))
     assert passes.forwards == 3 * (steps + 1)
     assert passes.backwards == 3 * steps
+
+
+def test_smoothed_backwards_are_counted_among_all():
+    model = SelectiveClassifier(Curved(), AcceptAll())
+    with count_passes() as passes:
+        for context in (nullcontext(), smoothed(), ExitStack()):
+            with context:
+                if isinstance(context, ExitStack):
+                    context.enter_context(smoothed())
+                    context.enter_context(exact())
+                z = pixels(3).requires_grad_()
+                outputs = model.outputs(z)
+            torch.autograd.grad(outputs.sum(), z)  # outside the block, and yet smoothed
+    assert (passes.backwards, passes.smoothed) == (9, 3)
 
 
 def test_counters_nest_and_stop():

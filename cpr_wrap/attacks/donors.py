@@ -16,8 +16,6 @@ from cpr_wrap._checks import check_images, check_labels
 from cpr_wrap._files import digest
 from cpr_wrap.geometry import ThreatModel, per_row
 
-_AT_A_TIME = 16_000_000  # pixels compared at once
-
 
 @dataclass(frozen=True, eq=False)
 class Donors:
@@ -96,22 +94,11 @@ def nearest(
         image, column = (target == label).nonzero(as_tuple=True)
         if not len(pool):
             continue
-        step = max(1, _AT_A_TIME // (len(pool) * x[0].numel()))
-        for some, columns in zip(image.split(step), column.split(step), strict=True):
-            far = _distance_to_set(x[some], donors.images[pool], eps, threat)
-            order = far.argsort(dim=1, stable=True)[:, :count]
-            places[some, columns, : order.shape[1]] = pool[order]
-            there[some, columns, : order.shape[1]] = True
+        far = threat.excess(donors.images[pool], x[image], eps)
+        order = far.argsort(dim=1, stable=True)[:, :count]
+        places[image, column, : order.shape[1]] = pool[order]
+        there[image, column, : order.shape[1]] = True
     return places, there
-
-
-def _distance_to_set(x: Tensor, donors: Tensor, eps: float, threat: ThreatModel) -> Tensor:
-    """How much of each donor `(D, ...)` is lost by projecting it, sum of pixels `(N, D)`."""
-    count = len(donors)
-    centres = x.repeat_interleave(count, dim=0)
-    points = donors.repeat(len(x), *(1,) * (x.dim() - 1))
-    lost = (threat.project(points, centres, eps) - points).abs().flatten(1).sum(dim=1)
-    return lost.view(len(x), count)
 
 
 Form = Callable[[Tensor, Tensor, Tensor | float, ThreatModel], Tensor]

@@ -52,7 +52,8 @@ def bench(
 def _engine(figures: Figures, budget: str) -> dict[str, str]:
     return {
         "forward": f"{1e6 * figures.forward:,.0f} µs per image",
-        "input gradient": f"{1e6 * figures.backward:,.0f} µs per image, without its forward",
+        "input gradient": f"{1e6 * figures.backward:,.0f} µs per image, without its forward "
+        f"({1e6 * figures.smoothed:,.0f} µs smoothed)",
         "prediction": f"{1e6 * figures.prediction:,.0f} µs per image, "
         f"{figures.prediction_ratio:.2f} times its bare passes "
         f"({figures.cpu_prediction_ratio:.2f} in processor time)",

@@ -18,7 +18,7 @@ from cpr_wrap.geometry import per_row
 from cpr_wrap.metrics.evidence import NO_TARGET, Origin
 from cpr_wrap.objective import Goal
 
-REVISION = 7
+REVISION = 8
 """Part of the key of stored work: raise it when a search may find other points than before."""
 
 State = dict[str, Any]

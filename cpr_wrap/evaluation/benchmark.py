@@ -13,7 +13,7 @@ from cpr_wrap.data import ImageData
 from cpr_wrap.evaluation.curve import robustness_curve
 from cpr_wrap.evaluation.timing import BarePasses, prediction_cost, timed
 from cpr_wrap.geometry import LINF
-from cpr_wrap.meter import Passes
+from cpr_wrap.meter import count_passes
 from cpr_wrap.selective import SelectiveClassifier, network_device
 
 
@@ -24,6 +24,7 @@ class Figures:
     Attributes:
         forward: A bare forward.
         backward: A bare input gradient, its forward not counted.
+        smoothed: The same with a smoothed backward.
         prediction: One answer of the selective classifier.
         prediction_ratio: That, over the bare time of the passes it makes.
         images: Images of the evaluation.
@@ -31,6 +32,7 @@ class Figures:
         threads: Threads of torch.
         passes_per_image: Forwards and backwards of the evaluation.
         seconds: Wall time of the whole evaluation.
+        smoothed_share: Share of the backwards that were smoothed.
         efficiency: Bare time of the evaluation's passes, over its wall time.
         cpu_seconds: Processor time of the whole evaluation.
         cpu_efficiency: `efficiency` in processor time.
@@ -40,6 +42,7 @@ class Figures:
 
     forward: float
     backward: float
+    smoothed: float
     prediction: float
     prediction_ratio: float
     images: int
@@ -47,6 +50,7 @@ class Figures:
     threads: int
     passes_per_image: float
     seconds: float
+    smoothed_share: float
     efficiency: float
     cpu_seconds: float
     cpu_efficiency: float
@@ -81,27 +85,27 @@ def measure(
     bare = BarePasses(model, x)
     bare.sample()
     before = bare.spent
-    curve, whole = timed(
-        lambda: robustness_curve(
-            model,
-            data.images,
-            data.labels,
-            eps,
-            indices=data.indices,
-            budget=budget,
-            batch_size=batch_size,
-            norm=norm,
-            progress=lambda _: bare.sample(),
-        ),
-        x.device,
-    )
+    with count_passes() as passes:
+        curve, whole = timed(
+            lambda: robustness_curve(
+                model,
+                data.images,
+                data.labels,
+                eps,
+                indices=data.indices,
+                budget=budget,
+                batch_size=batch_size,
+                norm=norm,
+                progress=lambda _: bare.sample(),
+            ),
+            x.device,
+        )
     spent = whole - (bare.spent - before)
-    forwards = sum(stage.forwards for stage in curve.passes)
-    backwards = sum(stage.backwards for stage in curve.passes)
-    efficiency = bare.of(Passes(forwards, backwards)) / spent
+    efficiency = bare.of(passes) / spent
     return Figures(
         forward=bare.forward.wall,
         backward=bare.backward.wall,
+        smoothed=bare.smoothed.wall,
         prediction=prediction.wall / len(x),
         prediction_ratio=ratio.wall,
         images=len(data),
@@ -109,6 +113,7 @@ def measure(
         threads=torch.get_num_threads(),
         passes_per_image=curve.passes_per_image,
         seconds=spent.wall,
+        smoothed_share=passes.smoothed / max(1, passes.backwards),
         efficiency=efficiency.wall,
         cpu_seconds=spent.cpu,
         cpu_efficiency=efficiency.cpu,

@@ -53,7 +53,7 @@ from cpr_wrap.metrics.certificate import Certificate
 from cpr_wrap.metrics.curve import check_alphas
 from cpr_wrap.selective import SelectiveClassifier, network_device, network_dtype
 
-_MOST_PER_BLOCK, _LEAST_PER_BLOCK, _BLOCKS = 128, 16, 8
+_MOST_PER_BLOCK, _LEAST_PER_BLOCK, _BLOCKS = 128, 50, 8
 _LARGEST_SLACK = 0.01  # of eps, that rounding may take off the budget
 
 
@@ -269,8 +269,12 @@ def _size(value: int | None, name: str) -> int | None:
 
 
 def _block_size(count: int) -> int:
-    """Enough blocks for several processes, from the number of images alone."""
-    return max(_LEAST_PER_BLOCK, min(_MOST_PER_BLOCK, math.ceil(count / _BLOCKS)))
+    """Blocks of equal size, enough for several processes, from the number of images alone.
+
+    Small blocks make small batches, in which every pass takes longer.
+    """
+    most = max(_LEAST_PER_BLOCK, min(_MOST_PER_BLOCK, math.ceil(count / _BLOCKS)))
+    return math.ceil(count / math.ceil(count / most))
 
 
 def _open(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cpr_wrap.meter import Passes, count_passes
 from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.smoothing import smoothed
 from cpr_wrap.solver import frozen
 
 T = TypeVar("T")
@@ -77,6 +78,7 @@ class BarePasses:
         self.spent = Spent()
         self._forward: list[Spent] = []
         self._both: list[Spent] = []
+        self._smoothed: list[Spent] = []
         self.run(1, self.forward_once)
         self.run(1, self.gradient_once)
         once = self.run(1, self.gradient_once).cpu
@@ -92,6 +94,11 @@ class BarePasses:
         z = self.x.detach().requires_grad_()
         torch.autograd.grad(self.network(z).sum(), z)
 
+    def smoothed_once(self) -> None:
+        """A forward of the whole batch, and the smoothed gradient at its input."""
+        with smoothed():
+            self.gradient_once()
+
     def run(self, count: int, work: Callable[[], None]) -> Spent:
         """Time one of these, done several times over."""
 
@@ -103,11 +110,12 @@ class BarePasses:
         return timed(repeated, self.x.device)[1]
 
     def sample(self) -> None:
-        """Time both once more."""
+        """Time all three once more."""
         share = 1 / (self.repeats * len(self.x))
         for work, samples in (
             (self.forward_once, self._forward),
             (self.gradient_once, self._both),
+            (self.smoothed_once, self._smoothed),
         ):
             taken = self.run(self.repeats, work)
             self.spent = self.spent + taken
@@ -115,7 +123,7 @@ class BarePasses:
 
     @property
     def samples(self) -> int:
-        """How often both were timed."""
+        """How often they were timed."""
         return len(self._both)
 
     @property
@@ -126,12 +134,23 @@ class BarePasses:
     @property
     def backward(self) -> Spent:
         """An input gradient of one image, its forward not counted."""
-        more = Spent.median(self._both) - self.forward
+        return self._beyond_forward(self._both)
+
+    @property
+    def smoothed(self) -> Spent:
+        """A smoothed input gradient of one image, its forward not counted."""
+        return self._beyond_forward(self._smoothed)
+
+    def _beyond_forward(self, samples: Sequence[Spent]) -> Spent:
+        more = Spent.median(samples) - self.forward
         return Spent(max(more.wall, 0.0), max(more.cpu, 0.0))
 
     def of(self, passes: Passes) -> Spent:
         """What some passes would take if there were nothing else to do."""
-        return self.forward * passes.forwards + self.backward * passes.backwards
+        exact = passes.backwards - passes.smoothed
+        return (
+            self.forward * passes.forwards + self.backward * exact + self.smoothed * passes.smoothed
+        )
 
 
 def prediction_cost(

@@ -64,6 +64,7 @@ CELLS = (
     Cell("RCD, 0.3", "mnist-compact-rcd", "mnist", 0.3, {}),
     Cell("ATRR, 0.3", "mnist-compact-atrr", "mnist", 0.3, {}),
     Cell("AT, none, 0.3", "mnist-compact-at", "mnist", 0.3, {"rule": "none"}),
+    Cell("verified, 0.4", "mnist-compact-ibp", "mnist", 0.4, {}),
     Cell("CIFAR-10 AT + CPR, 8/255", "cifar10-compact-at", "cifar10", 8 / 255, SMALL_CPR),
     Cell("CIFAR-10 AT + confidence, 8/255", "cifar10-compact-at", "cifar10", 8 / 255, CONFIDENCE),
 )

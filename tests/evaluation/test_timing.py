@@ -68,7 +68,20 @@ def test_bare_passes(clock):
     assert bare.samples == 2
     assert (bare.forward, bare.backward) == (Spent(3, 1.5), Spent(5, 2.5))
     assert bare.of(Passes(10, 4)) == Spent(50, 25)
-    assert bare.spent == Spent(2 * 3 * (3 + 8), 3 * (3 + 8))
+    assert bare.spent == Spent(2 * 3 * (3 + 8 + 8), 3 * (3 + 8 + 8))
+
+
+def test_smoothed_passes_are_timed_as_such(clock):
+    model, x, _ = costly("cpr", clock)
+    bare = BarePasses(model, x)
+    bare.sample()
+    before = clock.now
+    bare.smoothed_once = lambda: setattr(clock, "now", clock.now + 3 * (3 + 9))
+    bare.sample()
+    bare.sample()
+    assert clock.now > before
+    assert (bare.backward.wall, bare.smoothed.wall) == (5, 9)
+    assert bare.of(Passes(10, 4, smoothed=3)).wall == 3 * 10 + 5 + 9 * 3
 
 
 def test_a_sample_is_long_enough_to_measure(clock):

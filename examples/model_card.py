@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from cpr_wrap._files import write_atomically
+from cpr_wrap._text import percent
 from cpr_wrap.attacks.autoattack import AutoAttackOnBase
 from cpr_wrap.data import ImageData, load_data
-from cpr_wrap.selective import SelectiveClassifier
-from cpr_wrap.training.checkpoint import CONFIG
+from cpr_wrap.selective import CONFIG, SelectiveClassifier
 from cpr_wrap.training.measure import clean_accuracy, pgd_points
-from cpr_wrap.training.progress import percent
 from cpr_wrap.zoo import load
 
 CARD = "README.md"

@@ -7,7 +7,6 @@ adversarial training (Wong et al. 2020) from those of a single long step.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -54,6 +53,6 @@ class FastAT(AT):
     only.
     """
 
-    reach: ClassVar[float] = 1.25
+    reach = 1.25
 
     steps: int = 1

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from cpr_wrap._checks import check_positive
 from cpr_wrap.training.method import (
     AdversarialMethod,
     Losses,
@@ -53,15 +51,12 @@ class ATRR(AdversarialMethod):
         rectify_weight: The paper's lambda.
     """
 
-    rule_name: ClassVar[str] = "atrr"
-    extra_outputs: ClassVar[int] = 1
-    auxiliary: ClassVar[bool] = True
+    rule_name = "atrr"
+    extra_outputs = 1
+    auxiliary = True
+    positive = ("eps", "rectify_weight")
 
     rectify_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self.rectify_weight, "rectify_weight")
 
     def loss(self, network: nn.Module, x: Tensor, y: Tensor, keys: Tensor) -> Losses:
         """CE(x') + lambda * BCE(c(x') * A(x'), h_y(x')); the attack sees the class head alone."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cpr_wrap._checks import check_positive
 from cpr_wrap.geometry import threat
 from cpr_wrap.solver import PGD, Keep
 from cpr_wrap.training.method import AdversarialMethod, Losses, Start, correct, register_method
@@ -31,8 +29,9 @@ class CCAT(AdversarialMethod):
         backtrack: Factor by which the step size is divided after a step that lowers the objective.
     """
 
-    rule_name: ClassVar[str] = "confidence"
-    reach: ClassVar[float] = 2 / 3  # 40 steps of 0.005 at eps = 0.3
+    rule_name = "confidence"
+    positive = ("eps", "rho")
+    reach = 2 / 3  # 40 steps of 0.005 at eps = 0.3
 
     steps: int = 40
     start: Start = "ray-or-zero"
@@ -41,10 +40,6 @@ class CCAT(AdversarialMethod):
     rho: float = 10.0
     momentum: float = 0.9
     backtrack: float = 1.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self.rho, "rho")
 
     @property
     def pgd(self) -> PGD:

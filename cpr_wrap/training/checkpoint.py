@@ -1,23 +1,19 @@
-"""Files of a training: the state to resume from, and the finished model."""
+"""The state of a training on disk, to resume from."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import pickle
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from cpr_wrap._files import read_sealed, write_atomically, write_sealed, write_tensors
+from cpr_wrap._files import read_sealed, write_sealed
 
 STATE, PREVIOUS, DAMAGED = "checkpoint.pt", "checkpoint.previous.pt", "checkpoint.damaged.pt"
-WEIGHTS = "model.safetensors"
-CONFIG = "config.json"
 _LAYOUT = "cpr-wrap checkpoint, layout 2"
 
 
@@ -39,28 +35,16 @@ def load_state(folder: Path) -> dict[str, Any] | None:
         if not file.exists():
             continue
         try:
-            data = read_sealed(file, _LAYOUT, older=b"PK")  # layout 1 was a bare zip file
-            state: dict[str, Any] = torch.load(
-                io.BytesIO(data), map_location="cpu", weights_only=True
-            )
+            data = io.BytesIO(read_sealed(file, _LAYOUT, older=b"PK"))  # layout 1 was a bare zip
+            state: dict[str, Any] = torch.load(data, map_location="cpu", weights_only=True)
+            return state
         except ValueError as error:
             raise ValueError(f"{error}; choose another folder, or pass resume=False") from error
         except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
+            text = str(error).partition("\n")[0]
+            problem = text if str(file) in text else f"{file} cannot be read ({text})"
             then = "resuming from the state before it, if there is one, else from the beginning"
-            warnings.warn(f"{_problem(file, error)}; {then}", stacklevel=2)
+            warnings.warn(f"{problem}; {then}", stacklevel=2)
             with contextlib.suppress(OSError):  # another process was faster
                 file.replace(folder / DAMAGED)
-            continue
-        return state
     return None
-
-
-def _problem(file: Path, error: Exception) -> str:
-    text = str(error).partition("\n")[0]
-    return text if str(file) in text else f"{file} cannot be read ({text})"
-
-
-def save_model(folder: Path, network: nn.Module, config: dict[str, Any]) -> None:
-    """Write a finished model: its weights, then the config that says how to use them."""
-    write_tensors(folder / WEIGHTS, network.state_dict())
-    write_atomically(folder / CONFIG, json.dumps(config, indent=2) + "\n")

@@ -40,21 +40,18 @@ class TrainingData:
             workers: Processes that load the images of a data set.
         """
         self._tensors: tuple[Tensor, Tensor] | None = None
-        self._dataset: Any = None
+        self._dataset: Any = data
         self._workers = workers
-        self.name: str | None = None
+        self.name: str | None = getattr(data, "name", None)
         if isinstance(data, ImageData):
             self._tensors = (data.images, data.labels)
-            self.name = data.name
             num_classes = num_classes or data.num_classes
         elif isinstance(data, tuple):
-            self._tensors = (data[0], data[1])
-            check_images(data[0])
-            check_labels(data[1], len(data[0]), num_classes)
-            num_classes = num_classes or int(data[1].max()) + 1
+            self._tensors = x, y = data
+            check_images(x)
+            check_labels(y, len(x), num_classes)
+            num_classes = num_classes or int(y.max()) + 1
         elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-            self._dataset = data
-            self.name = getattr(data, "name", None)
             num_classes = num_classes or len(getattr(data, "classes", ()))
         else:
             raise TypeError(
@@ -130,10 +127,8 @@ def epoch_batches(count: int, batch_size: int, seed: int, epoch: int) -> list[Te
     The last batch holds what is left over, but is never a single image: batch norm has nothing to
     normalise one image by, so it joins the batch before.
     """
-    order = epoch_order(count, seed, epoch)
-    begins = [step * batch_size for step in range(steps_per_epoch(count, batch_size))]
-    ends = [*begins[1:], count]
-    return [order[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    begins = [step * batch_size for step in range(1, steps_per_epoch(count, batch_size))]
+    return list(epoch_order(count, seed, epoch).tensor_split(begins))
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -39,10 +39,7 @@ class Team:
     def follow_leader(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite tensors with those of the process that leads."""
         if self.world > 1:
-            for alike in _by_type(tensors):
-                flat = torch.cat([tensor.detach().reshape(-1) for tensor in alike])
-                dist.broadcast(flat, 0)
-                _unpack(flat, alike)
+            _in_one(tensors, lambda flat: dist.broadcast(flat, 0))
 
     def sum_gradients(self, network: nn.Module) -> None:
         """Sum the gradients of a network's parameters over all processes, in one exchange.
@@ -52,15 +49,13 @@ class Team:
         """
         if self.world == 1:
             return
-        for alike in _by_type(p for p in network.parameters() if p.requires_grad):
-            found = alike[0].new_tensor([float(p.grad is not None) for p in alike])
-            for p in alike:
-                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-            gradients = [p.grad for p in alike if p.grad is not None]
-            flat = self.total(torch.cat([found, *(g.reshape(-1) for g in gradients)]))
-            _unpack(flat[len(alike) :], gradients)
-            for p, count in zip(alike, flat[: len(alike)].tolist(), strict=True):
-                p.grad = p.grad if count else None
+        learned = [p for p in network.parameters() if p.requires_grad]
+        found = learned[0].new_tensor([float(p.grad is not None) for p in learned])
+        for p in learned:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        _in_one([found, *(p.grad for p in learned if p.grad is not None)], self.total)
+        for p, count in zip(learned, found.tolist(), strict=True):
+            p.grad = p.grad if count else None
 
     def rows(self, count: int) -> slice:
         """This process's share of a batch of `count` images.
@@ -75,18 +70,16 @@ class Team:
         return slice(begin, 2 * last if last < pairs else count)
 
 
-def _by_type(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Tensors that can be joined to one, in the same order on every process."""
+def _in_one(tensors: Iterable[Tensor], exchange: Callable[[Tensor], object]) -> None:
+    """Exchange tensors in place, all those of one type and device joined to one."""
     groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
-        groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    return list(groups.values())
-
-
-def _unpack(flat: Tensor, tensors: list[Tensor]) -> None:
-    parts = flat.split([tensor.numel() for tensor in tensors])
-    with torch.no_grad():
-        for tensor, part in zip(tensors, parts, strict=True):
+        groups.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
+    for alike in groups.values():
+        flat = torch.cat([tensor.reshape(-1) for tensor in alike])
+        exchange(flat)
+        parts = flat.split([tensor.numel() for tensor in alike])
+        for tensor, part in zip(alike, parts, strict=True):
             tensor.copy_(part.view(tensor.shape))
 
 

@@ -1,4 +1,4 @@
-"""From a trained network to a folder that `cpr_wrap.load("local:FOLDER")` understands."""
+"""From a trained network to the model that is saved, for `cpr_wrap.load("local:FOLDER")`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import platform
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +14,7 @@ from torch import Tensor, nn
 from cpr_wrap import __version__
 from cpr_wrap.calibration import calibrate
 from cpr_wrap.rule import ByQuantile
-from cpr_wrap.selective import RejectionRule, SelectiveClassifier, rule_config
-from cpr_wrap.training.checkpoint import save_model
+from cpr_wrap.selective import RejectionRule, SelectiveClassifier
 from cpr_wrap.training.history import EpochRecord
 from cpr_wrap.training.method import AdversarialMethod
 from cpr_wrap.training.recipes import Recipe, describe_recipe
@@ -47,33 +45,28 @@ def trained_rule(
     return calibrate(model, *validation, recipe.reject_rate).model.rule
 
 
-def write_model(
-    folder: Path,
-    network: nn.Module,
+def finished_model(
     recipe: Recipe,
-    *,
-    facts: Mapping[str, Any],
-    history: Sequence[EpochRecord],
+    network: nn.Module,
     validation: tuple[Tensor, Tensor] | None,
-) -> None:
-    """Write weights and config of a trained network.
+    history: Sequence[EpochRecord],
+    facts: Mapping[str, Any],
+) -> SelectiveClassifier:
+    """A trained network with its rule, and as its source all that is known about it.
 
     Args:
-        folder: Where to.
-        network: The network, in eval mode.
         recipe: How it was trained.
+        network: The network, in eval mode.
+        validation: Images and labels for the threshold of the rule.
+        history: What was measured.
         facts: How to build it again, and what it takes: `network` (a registered name, or None for
             one of the user's own), `network_settings`, `input_shape`, `num_classes`, `dataset`.
-        history: What was measured.
-        validation: Images and labels for the threshold of the rule.
     """
     method = recipe.method
     threat = {}
     if isinstance(method, AdversarialMethod):
         threat = {"norm": method.norm, "eps": method.eps}
-    config = {
-        "format": 1,
-        "rule": rule_config(trained_rule(recipe, network, validation)),
+    source = {
         **facts,
         **threat,
         "recipe": describe_recipe(recipe),
@@ -84,4 +77,4 @@ def write_model(
             "python": platform.python_version(),
         },
     }
-    save_model(folder, network, config)
+    return SelectiveClassifier(network, trained_rule(recipe, network, validation), source)

@@ -1,12 +1,15 @@
-"""What a training measured, epoch by epoch."""
+"""What a training measured, epoch by epoch, and how a person watching it sees that."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor
 
+from cpr_wrap._text import percent
 from cpr_wrap.training.method import Losses
 
 
@@ -28,8 +31,8 @@ class EpochRecord:
     loss: float
     clean: float | None
     adversarial: float | None
-    validation_clean: float | None
-    validation_robust: float | None
+    validation_clean: float | None = None
+    validation_robust: float | None = None
     seconds: float
 
 
@@ -49,20 +52,19 @@ class Tally:
         """Add the sums of one step `(6,)`."""
         self.sums = [a + b for a, b in zip(self.sums, step.tolist(), strict=True)]
 
-    @property
-    def loss(self) -> float:
-        """Mean loss."""
-        return self.sums[0] / max(self.sums[1], 1)
-
-    @property
-    def clean(self) -> float | None:
-        """Accuracy on unchanged images."""
-        return self.sums[2] / self.sums[3] if self.sums[3] else None
-
-    @property
-    def adversarial(self) -> float | None:
-        """Accuracy on attacked images."""
-        return self.sums[4] / self.sums[5] if self.sums[5] else None
+    def record(self, epoch: int) -> EpochRecord:
+        """The epoch so far, before validation."""
+        loss, clean, adversarial = (
+            total / count if count else None
+            for total, count in zip(self.sums[::2], self.sums[1::2], strict=True)
+        )
+        return EpochRecord(
+            epoch=epoch,
+            loss=loss or 0.0,
+            clean=clean,
+            adversarial=adversarial,
+            seconds=self.seconds,
+        )
 
 
 def wide_float(device: torch.device) -> torch.dtype:
@@ -73,9 +75,55 @@ def wide_float(device: torch.device) -> torch.dtype:
 def step_sums(losses: Losses) -> Tensor:
     """The sums of a step `(6,)`, on the losses' device."""
     rows = losses.rows.detach()
-    wide = wide_float(rows.device)
-    sums = [rows.to(wide).sum(), torch.tensor(len(rows), dtype=wide, device=rows.device)]
-    for hits in (losses.clean, losses.adversarial):
-        hits = rows.new_zeros(0) if hits is None else hits
-        sums += [hits.to(wide).sum(), torch.tensor(len(hits), dtype=wide, device=rows.device)]
+    sums = []
+    for part in (rows, losses.clean, losses.adversarial):
+        wide = (rows[:0] if part is None else part).to(wide_float(rows.device))
+        sums += [wide.sum(), torch.ones_like(wide).sum()]
     return torch.stack(sums)
+
+
+class TrainingProgress(Progress):
+    """A live line with the current epoch, and one line that stays for each finished epoch."""
+
+    def __init__(self, epochs: int, images: int, seen: int, *, show: bool) -> None:
+        """Prepare the display.
+
+        Args:
+            epochs: Epochs in all.
+            images: Images per epoch.
+            seen: Images seen before this run began.
+            show: Whether to show anything.
+        """
+        super().__init__(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True, quiet=not show),
+            disable=not show,
+        )
+        self._epochs = epochs
+        self._task = self.add_task("", total=epochs * images, completed=seen, state="")
+
+    def step(self, images: int, record: EpochRecord) -> None:
+        """Show a step: `images` more seen, and the epoch so far."""
+        speed = self.tasks[0].speed
+        self.update(
+            self._task,
+            advance=images,
+            description=f"epoch {record.epoch + 1}/{self._epochs}",
+            state=f"loss {record.loss:.3f}  clean {percent(record.clean)} "
+            f"adversarial {percent(record.adversarial)} {speed or 0:.0f} images/s",
+        )
+
+    def close_epoch(self, record: EpochRecord) -> None:
+        """Print a line about an epoch that stays."""
+        self.console.print(
+            f"epoch {record.epoch + 1}/{self._epochs}: loss {record.loss:.4f}, "
+            f"training clean {percent(record.clean)}, adversarial {percent(record.adversarial)}; "
+            f"validation clean {percent(record.validation_clean)}, "
+            f"PGD {percent(record.validation_robust)}; {record.seconds:.0f} s",
+            highlight=False,
+        )

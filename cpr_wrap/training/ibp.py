@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from cpr_wrap._checks import check_positive
 from cpr_wrap.bounds import leads
 from cpr_wrap.training.method import (
     AdversarialMethod,
@@ -32,7 +30,8 @@ class IBP(AdversarialMethod):
             2023).
     """
 
-    rule_name: ClassVar[str] = "verified"
+    rule_name = "verified"
+    positive = ("eps", "weight", "box")
 
     eps: float = 0.3
     weight: float = 0.5
@@ -41,7 +40,6 @@ class IBP(AdversarialMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("weight", "box"):
-            check_positive(getattr(self, name), name)
             if getattr(self, name) > 1:
                 raise ValueError(f"{name}: expected a share in (0, 1], got {getattr(self, name)}")
         if self.norm != "Linf":

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap._checks import check_positive
 from cpr_wrap.training.method import (
     AdversarialMethod,
     Losses,
@@ -35,11 +34,9 @@ class MART(AdversarialMethod):
         beta: Weight of the divergence.
     """
 
-    beta: float = 5.0
+    positive = ("eps", "beta")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self.beta, "beta")
+    beta: float = 5.0
 
     def loss(self, network: nn.Module, x: Tensor, y: Tensor, keys: Tensor) -> Losses:
         """BCE(x') + beta * KL(h(x) || h(x')) * (1 - h_y(x)), gradients through all of it."""

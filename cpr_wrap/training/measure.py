@@ -55,15 +55,12 @@ def pgd_points(
         The points of the smallest margin that were found `(N, C, H, W)`.
     """
     attack = AT(eps=eps, steps=steps, norm=norm, keep="best").attack
+
+    def points(x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
+        return attack(network, lambda z: -margin(network(z)[:, :num_classes], y), x, keys)
+
     keys = noise.keys(seed, torch.arange(len(y), device=x.device))
-    points = []
-    for rows in torch.arange(len(y), device=x.device).split(_AT_A_TIME):
-
-        def lost(z: Tensor, labels: Tensor = y[rows]) -> Tensor:
-            return -margin(network(z)[:, :num_classes], labels)
-
-        points.append(attack(network, lost, x[rows], keys[rows]))
-    return torch.cat(points)
+    return torch.cat([*map(points, *(rows.split(_AT_A_TIME) for rows in (x, y, keys)))])
 
 
 def pgd_accuracy(

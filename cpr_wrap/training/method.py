@@ -97,6 +97,8 @@ class AdversarialMethod(Method):
     """A method that attacks each batch before it learns from it.
 
     Attributes:
+        reach: Length of all steps together in units of eps, where no step size is given.
+        positive: The settings that have to be above zero.
         eps: Radius of the ball, in pixel units.
         steps: Steps of the attack.
         step_size: Step size in pixel units; `reach * eps / steps` if None.
@@ -109,6 +111,7 @@ class AdversarialMethod(Method):
     """
 
     reach: ClassVar[float] = 2.5
+    positive: ClassVar[tuple[str, ...]] = ("eps",)
 
     eps: float = 8 / 255
     steps: int = 10
@@ -118,7 +121,8 @@ class AdversarialMethod(Method):
     keep: Keep = "last"
 
     def __post_init__(self) -> None:
-        check_positive(self.eps, "eps")
+        for name in self.positive:
+            check_positive(getattr(self, name), name)
         if self.start not in _STARTS:
             raise ValueError(f"start: expected one of {', '.join(_STARTS)}, got {self.start!r}")
         _ = self.pgd  # refuses what the solver would refuse, now rather than in the first batch

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap._checks import check_positive
 from cpr_wrap.training.method import (
     AdversarialMethod,
     Losses,
@@ -47,16 +45,12 @@ class RCD(AdversarialMethod):
         clean_weight: The paper's lambda_2.
     """
 
-    rule_name: ClassVar[str] = "rcd"
-    extra_outputs: ClassVar[int] = 1
+    rule_name = "rcd"
+    extra_outputs = 1
+    positive = ("eps", "abstain_weight", "clean_weight")
 
     abstain_weight: float = 1.0
     clean_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self.abstain_weight, "abstain_weight")
-        check_positive(self.clean_weight, "clean_weight")
 
     def loss(self, network: nn.Module, x: Tensor, y: Tensor, keys: Tensor) -> Losses:
         """lambda_1 * abstain(x') + lambda_2 * CE(x) of one half, CE(x') of the other."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap._checks import check_positive
 from cpr_wrap.training.method import (
     AdversarialMethod,
     Losses,
@@ -34,13 +33,11 @@ class TRADES(AdversarialMethod):
         beta: Weight of the divergence; larger trades clean accuracy for robustness.
     """
 
+    positive = ("eps", "beta")
+
     beta: float = 6.0
     # At the image itself the divergence is flat, so the attack starts a hair's breadth away.
     start: Start = "gaussian"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self.beta, "beta")
 
     def loss(self, network: nn.Module, x: Tensor, y: Tensor, keys: Tensor) -> Losses:
         """CE(x) + beta * KL(h(x) || h(x')), with gradients through both arguments of KL."""

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,12 +19,17 @@ from cpr_wrap.training.augmentation import AUGMENTATIONS
 from cpr_wrap.training.checkpoint import STATE, load_state, save_state
 from cpr_wrap.training.data import TrainingData, epoch_batches, steps_per_epoch
 from cpr_wrap.training.distributed import Team, join_group
-from cpr_wrap.training.finish import write_model
-from cpr_wrap.training.history import EpochRecord, Tally, step_sums, wide_float
+from cpr_wrap.training.finish import finished_model
+from cpr_wrap.training.history import (
+    EpochRecord,
+    Tally,
+    TrainingProgress,
+    step_sums,
+    wide_float,
+)
 from cpr_wrap.training.identity import differences, network_identity
 from cpr_wrap.training.measure import clean_accuracy, pgd_accuracy
 from cpr_wrap.training.method import AdversarialMethod, Losses, Method, attacking
-from cpr_wrap.training.progress import TrainingProgress
 from cpr_wrap.training.recipes import Recipe, describe_recipe
 
 # Keep the uses of one seed apart.
@@ -206,10 +211,11 @@ class Trainer:
     def run(self, *, show: bool) -> TrainingResult:
         """Train, write the model, and return it."""
         recipe = self.recipe
-        seen = self.epoch * len(self.images) + self.batch * recipe.batch_size
         count = len(self.images)
+        seen = self.epoch * count + self.batch * recipe.batch_size
         with TrainingProgress(recipe.epochs, count, seen, show=show and self.team.leads) as shown:
-            while self.epoch < recipe.epochs and not self._stalled():
+            patience = recipe.epochs if self.early_stop is None else self.early_stop
+            while self.epoch < recipe.epochs and self._since_best() < patience:
                 self._run_epoch(shown)
         if self.best is not None:
             self.network.load_state_dict(self.best)
@@ -222,9 +228,8 @@ class Trainer:
                 "num_classes": self.images.num_classes,
                 "dataset": self.images.name,
             }
-            history, held_out = self.history, self.validation_set
-            write_model(
-                self.out, self.network, recipe, facts=facts, history=history, validation=held_out
+            finished_model(recipe, self.network, self.validation_set, self.history, facts).save(
+                self.out
             )
         _processes.barrier()  # nobody returns before the model is written
         return TrainingResult(network=self.network, history=tuple(self.history), folder=self.out)
@@ -241,7 +246,7 @@ class Trainer:
             sums = self._step(x.to(self.device), y.to(self.device), own, weight, len(numbers))
             self.tally.add(sums)
             self.batch += 1
-            shown.step(self.epoch, len(numbers), self.tally)
+            shown.step(len(numbers), self.tally.record(self.epoch))
             if time.monotonic() - self.saved > self.save_seconds:
                 self._tick()
                 self._save()
@@ -272,7 +277,9 @@ class Trainer:
         if x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         keys = noise.keys(recipe.seed, _ATTACK, self.epoch, numbers)
-        progress = self._set_rate()
+        progress = self.epoch + self.batch / self.steps
+        for group in self.optimizer.param_groups:
+            group["lr"] = recipe.lr * recipe.schedule.factor(progress, recipe.epochs)
         self.team.follow_leader(self.network.buffers())  # the statistics of batch norm
         with self._own_dropout():
             losses: Losses = self._warmed_up(progress).loss(self.model, x, y, keys)
@@ -285,13 +292,6 @@ class Trainer:
         self.team.sum_gradients(self.network)
         self.optimizer.step()
         return sums
-
-    def _set_rate(self) -> float:
-        """Set the learning rate for this step; returns the epochs done."""
-        progress = self.epoch + self.batch / self.steps
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.lr * self.recipe.schedule.factor(progress, self.recipe.epochs)
-        return progress
 
     def _warmed_up(self, progress: float) -> Method:
         length = self.recipe.warmup * self.recipe.epochs
@@ -321,15 +321,8 @@ class Trainer:
     def _close_epoch(self, shown: TrainingProgress) -> None:
         clean, robust = self._validate()
         self._tick()
-        record = EpochRecord(
-            epoch=self.epoch,
-            loss=self.tally.loss,
-            clean=self.tally.clean,
-            adversarial=self.tally.adversarial,
-            validation_clean=clean,
-            validation_robust=robust,
-            seconds=self.tally.seconds,
-        )
+        record = self.tally.record(self.epoch)
+        record = replace(record, validation_clean=clean, validation_robust=robust)
         self.history.append(record)
         if self.early_stop is not None and self._since_best() == 0:
             self.best = {k: v.detach().clone() for k, v in self.network.state_dict().items()}
@@ -341,23 +334,17 @@ class Trainer:
         """Clean and robust accuracy on the validation images, as the leading process sees them."""
         if self.validation_set is None:
             return None, None
-        x, y = self.validation_set
-        method, k = self.recipe.method, self.images.num_classes
-        found = torch.zeros(2, dtype=wide_float(self.device), device=self.device)
+        method, known = self.recipe.method, (*self.validation_set, self.images.num_classes)
+        found = torch.full((2,), torch.nan, dtype=wide_float(self.device), device=self.device)
         if self.team.leads:
-            found[0] = clean_accuracy(self.network, x, y, k)
+            found[0] = clean_accuracy(self.network, *known)
             if isinstance(method, AdversarialMethod):
-                found[1] = pgd_accuracy(self.network, x, y, k, method.eps, norm=method.norm)
+                found[1] = pgd_accuracy(self.network, *known, method.eps, norm=method.norm)
         self.team.follow_leader([found])
-        attacks = isinstance(method, AdversarialMethod)
-        return float(found[0]), float(found[1]) if attacks else None
+        clean, robust = found.tolist()
+        return clean, None if math.isnan(robust) else robust
 
     def _since_best(self) -> int:
         """Epochs since robust accuracy was highest."""
-        robust = [record.validation_robust or 0.0 for record in self.history]
+        robust = [record.validation_robust or 0.0 for record in self.history] or [0.0]
         return len(robust) - 1 - robust.index(max(robust))
-
-    def _stalled(self) -> bool:
-        if self.early_stop is None or not self.history:
-            return False
-        return self._since_best() >= self.early_stop

@@ -11,9 +11,8 @@ from model_card import CardFigures, card_text, make_card, measure_figures, write
 import cpr_wrap
 from cpr_wrap.data import ImageData
 from cpr_wrap.rules import AcceptAll, Confidence
-from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.selective import CONFIG, SelectiveClassifier
 from cpr_wrap.training import train
-from cpr_wrap.training.checkpoint import CONFIG
 from cpr_wrap.zoo.bundled import bundled_names
 from tests.toys import Line
 from tests.training.making import quick_recipe, stripes

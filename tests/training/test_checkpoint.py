@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from cpr_wrap.training import checkpoint
-from cpr_wrap.training.checkpoint import load_state, save_model, save_state
-from tests.training.making import small_network
+from cpr_wrap.training.checkpoint import load_state, save_state
 
 
 def test_no_state_yet(tmp_path):
@@ -76,13 +73,3 @@ def test_a_state_with_code_in_it_is_not_run(tmp_path):
     with pytest.warns(UserWarning, match=r"checkpoint\.pt cannot be read"):
         assert load_state(tmp_path) is None
     assert not (tmp_path / "evil").exists()
-
-
-def test_models_are_written_contiguous_with_their_config(tmp_path):
-    network = small_network().to(memory_format=torch.channels_last)
-    save_model(tmp_path, network, {"seed": 4})
-    read = load_file(tmp_path / checkpoint.WEIGHTS)
-    for name, tensor in network.state_dict().items():
-        assert torch.equal(read[name], tensor)
-    assert json.loads((tmp_path / checkpoint.CONFIG).read_text()) == {"seed": 4}
-    assert {p.name for p in tmp_path.iterdir()} == {checkpoint.WEIGHTS, checkpoint.CONFIG}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cpr_wrap.training.checkpoint import CONFIG, WEIGHTS
+from cpr_wrap.selective import CONFIG, WEIGHTS
 from cpr_wrap.training.distributed import Team, choose_device, join_group
 from tests.training import torchrun_script
 

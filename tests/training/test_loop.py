@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from cpr_wrap.data import ImageData
-from cpr_wrap.selective import RULES
+from cpr_wrap.selective import CONFIG, RULES, WEIGHTS
 from cpr_wrap.training import AT, METHODS, Losses, Recipe, StandardTraining, train
-from cpr_wrap.training.checkpoint import CONFIG, WEIGHTS, load_state
+from cpr_wrap.training.checkpoint import load_state
 from cpr_wrap.training.measure import clean_accuracy, pgd_accuracy
 from cpr_wrap.training.method import AdversarialMethod, Method
 from cpr_wrap.zoo import load

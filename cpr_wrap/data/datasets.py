@@ -117,9 +117,8 @@ def load_data(
             return load_address(str(name), wanted)
         if str(name) in LOADERS:
             return take(LOADERS[str(name)](part), wanted, str(name))
+        raise unknown("data set", str(name), [*DATASETS, *LOADERS])
     name = str(name)
-    if name not in DATASETS:
-        raise unknown("data set", name, [*DATASETS, *LOADERS])
     dataset = DATASETS[name]
     if part not in PARTS:
         raise ValueError(f"part: expected one of {', '.join(PARTS)}, got {part!r}")
@@ -157,7 +156,7 @@ def _not_found(root: Path, name: str, half: str) -> str:
 
 def _checked(stored: Stored, name: str) -> Stored:
     """See that these are images of this data set."""
-    shape, wanted = stored.shape, DATASETS[name].shape
+    shape, wanted = stored.pixels.shape[1:], DATASETS[name].shape
     if shape != wanted:
         raise ValueError(
             f"{stored.origin}: expected images of {name}, {wanted} as (C, H, W), got {shape}"
@@ -167,43 +166,39 @@ def _checked(stored: Stored, name: str) -> Stored:
 
 def _from_stored(stored: Stored, name: str, part: str, wanted: Wanted) -> ImageData:
     """Take a part of a whole half of a data set."""
-    count = len(stored.labels)
-    note = ""
-    rows = range(count)
+    among, note, count = None, "", len(stored.labels)
     if part not in ("train", "test"):
-        rows = paper_split(part, count)
+        among = paper_split(part, count)
         if count < PAPER_TEST_IMAGES:
             note = (
                 f"{stored.origin} has {count} test images of {name} where the paper's split needs "
                 f"{PAPER_TEST_IMAGES}; divided in the same proportions, part {part!r} is "
-                f"images {rows[0]} to {rows[-1]}"
+                f"images {among[0]} to {among[-1]}"
             )
             warnings.warn(note, stacklevel=3)
-    numbers = np.arange(count)
-    chosen = wanted.rows(numbers[rows.start : rows.stop], f"{name}'s part {part!r}") + rows.start
-    return stored.data(numbers, chosen, name, part, note)
+    what = f"{name}'s part {part!r}"
+    return stored.take(wanted, name, part, what=what, among=among, note=note)
 
 
 def _from_bundled(path: Path, name: str, part: str, wanted: Wanted, root: Path) -> ImageData:
     """Take a part of the test images that come with this package."""
     with np.load(path, allow_pickle=False) as file:
         numbers = file["indices"].astype(np.int64)
-        stored = Stored(images=file["images"], labels=file["labels"], origin=str(path))
-    note = f"no test images of {name} in {root}: "
-    if part == "test":
-        found = np.arange(len(numbers))
-        note += f"these are from the {len(numbers)} that come with cpr-wrap"
-    else:
+        stored = Stored(
+            images=file["images"], labels=file["labels"], origin=str(path), numbers=numbers
+        )
+    among, note = None, f"these are from the {len(numbers)} that come with cpr-wrap"
+    if part != "test":
         # There are too few images for the clean part; the robust part stands in for it.
-        split = paper_split("robust" if part == "clean" else part, PAPER_TEST_IMAGES)
-        (found,) = np.nonzero(np.isin(numbers, split))
-        note += (
-            f"part {part!r} is test images {split[0]} to {split[-1]}, from those that come with "
+        among = paper_split("robust" if part == "clean" else part, PAPER_TEST_IMAGES)
+        note = (
+            f"part {part!r} is test images {among[0]} to {among[-1]}, from those that come with "
             "cpr-wrap"
         )
+    note = f"no test images of {name} in {root}: {note}"
     if part == "clean":
         clean = paper_split(part, PAPER_TEST_IMAGES)
         note += f", where the paper takes images {clean[0]} to {clean[-1]}"
         warnings.warn(note, stacklevel=3)
-    chosen = found[wanted.rows(numbers[found], f"the bundled part {part!r} of {name}")]
-    return _checked(stored, name).data(numbers, chosen, name, part, note)
+    what = f"the bundled part {part!r} of {name}"
+    return _checked(stored, name).take(wanted, name, part, what=what, among=among, note=note)

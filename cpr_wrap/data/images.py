@@ -120,12 +120,14 @@ class Stored:
         labels: Classes `(N,)`.
         origin: The file or folder they come from, for messages.
         num_classes: How many classes there are, if that is known.
+        numbers: The number of each image in its data set `(N,)`, rising; its place if None.
     """
 
     images: npt.NDArray[Any]
     labels: npt.NDArray[Any]
     origin: str
     num_classes: int | None = None
+    numbers: Numbers | None = None
 
     def __post_init__(self) -> None:
         check_layout(self.images.shape, self.images.dtype, self.origin)
@@ -136,38 +138,43 @@ class Stored:
             )
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """`(C, H, W)` of an image."""
-        first, *rest = self.images.shape[1:]
-        if len(rest) == 1:
-            return (1, first, *rest)
-        return (rest[1], first, rest[0]) if _channels_last(self.images.shape) else (first, *rest)
+    def pixels(self) -> npt.NDArray[Any]:
+        """The images as `(N, C, H, W)`, without a copy."""
+        if self.images.ndim == 3:
+            return self.images[:, None]
+        return np.moveaxis(self.images, 3, 1) if self.images.shape[3] in (1, 3) else self.images
 
-    def tensors(self, rows: Numbers) -> tuple[Tensor, Tensor]:
-        """Pixels `(M, C, H, W)` in [0, 1] and labels `(M,)` of some images."""
-        images = np.ascontiguousarray(self.images[rows])
-        pixels = torch.from_numpy(images.astype(images.dtype.newbyteorder("="), copy=False))
-        if pixels.dim() == 3:
-            pixels = pixels.unsqueeze(1)
-        elif _channels_last(self.images.shape):
-            pixels = pixels.permute(0, 3, 1, 2)
-        as_bytes = pixels.dtype == torch.uint8
-        pixels = pixels.float().contiguous().div_(255 if as_bytes else 1)
-        return pixels, torch.from_numpy(self.labels[rows].astype(np.int64))
-
-    def data(self, numbers: Numbers, rows: Numbers, name: str, part: str, note: str) -> ImageData:
-        """Some of the images, checked.
+    def take(
+        self,
+        wanted: Wanted,
+        name: str,
+        part: str,
+        *,
+        what: str | None = None,
+        among: range | None = None,
+        note: str = "",
+    ) -> ImageData:
+        """The images that are wanted, checked.
 
         Args:
-            numbers: The number of each stored image `(N,)`.
-            rows: Places of those that are wanted `(M,)`.
+            wanted: Which.
             name: As in `ImageData`.
             part: As in `ImageData`.
+            what: Which images these are, for messages; `origin` if None.
+            among: The numbers to choose from; all if None.
             note: As in `ImageData`.
         """
-        images, labels = self.tensors(rows)
-        num_classes = self.num_classes or int(self.labels.max()) + 1
-        found = _checked(images, labels, numbers[rows], num_classes, self.origin)
+        numbers = np.arange(len(self.labels)) if self.numbers is None else self.numbers
+        places = np.arange(len(numbers))
+        if among is not None:
+            places = places[(among.start <= numbers) & (numbers < among.stop)]
+        rows = places[wanted.rows(numbers[places], what or self.origin)]
+        images = np.ascontiguousarray(self.pixels[rows])
+        pixels = torch.from_numpy(images.astype(images.dtype.newbyteorder("="), copy=False))
+        pixels = pixels.float().div_(255 if pixels.dtype == torch.uint8 else 1)
+        labels = torch.from_numpy(self.labels[rows].astype(np.int64))
+        classes = self.num_classes or int(self.labels.max()) + 1
+        found = _checked(pixels, labels, numbers[rows], classes, self.origin)
         return replace(found, name=name, part=part, note=note)
 
 
@@ -235,10 +242,6 @@ def check_layout(shape: tuple[int, ...], dtype: np.dtype[Any], origin: str) -> N
             f"{origin}: expected 1 or 3 channels, first or last, to tell (N, H, W, C) from "
             f"(N, C, H, W), got {shape}"
         )
-
-
-def _channels_last(shape: tuple[int, ...]) -> bool:
-    return shape[-1] in (1, 3)
 
 
 def paper_split(part: str, count: int) -> range:

@@ -32,7 +32,7 @@ def load_npz(path: Path, part: str, wanted: Wanted) -> ImageData:
     if not path.is_file():
         raise LookupError(f"expected a file of images, got {path}, which does not exist")
     stored = read_arrays(path, "train" if part == "train" else "test")
-    return _select(stored, path.stem, wanted)
+    return stored.take(wanted, path.stem, "own")
 
 
 def load_address(address: str, wanted: Wanted) -> ImageData:
@@ -40,14 +40,14 @@ def load_address(address: str, wanted: Wanted) -> ImageData:
     found = call(address)
     if isinstance(found, tuple | list) and len(found) == 2:
         images, labels = (np.asarray(part) for part in found)
-        return _select(Stored(images=images, labels=labels, origin=address), address, wanted)
-    if not (hasattr(found, "__getitem__") or isinstance(found, ImageData)):
+        return Stored(images=images, labels=labels, origin=address).take(wanted, address, "own")
+    if isinstance(found, ImageData):
+        return take(found, wanted, address)
+    if not hasattr(found, "__getitem__"):
         raise TypeError(
             f"{address}: expected it to return (images, labels), what load_data gives, or a data "
             f"set with a length, got {type(found).__name__}"
         )
-    if isinstance(found, ImageData):
-        return take(found, wanted, address)
     rows = wanted.rows(np.arange(len(found)), address)
     classes = len(getattr(found, "classes", ())) or None
     return collect((found[row] for row in rows.tolist()), rows, address, "own", classes)
@@ -58,11 +58,6 @@ def take(found: ImageData, wanted: Wanted, origin: str) -> ImageData:
     rows = wanted.rows(np.arange(len(found)), origin)
     parts = {key: getattr(found, key)[rows] for key in ("images", "labels", "indices")}
     return replace(found, **parts)
-
-
-def _select(stored: Stored, name: str, wanted: Wanted) -> ImageData:
-    numbers = np.arange(len(stored.labels))
-    return stored.data(numbers, wanted.rows(numbers, stored.origin), name, "own", "")
 
 
 def npz_files(root: Path, name: str, half: str) -> tuple[Path, Path]:
@@ -125,10 +120,8 @@ def _check_promise(archive: zipfile.ZipFile, name: str, path: Path, *, images: b
 
 
 def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version = np.lib.format.read_magic(member)
-    if version == (1, 0):
-        read = np.lib.format.read_array_header_1_0
-    else:
-        read = np.lib.format.read_array_header_2_0
+    numpy = np.lib.format
+    first = numpy.read_magic(member) == (1, 0)
+    read = numpy.read_array_header_1_0 if first else numpy.read_array_header_2_0
     shape, _, dtype = read(member)
     return shape, dtype

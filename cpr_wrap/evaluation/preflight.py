@@ -1,7 +1,8 @@
-"""Checks before an attack: is the network's output a function of the image alone?"""
+"""Checks before an attack: are outputs and verdicts functions of the image alone?"""
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import torch
@@ -15,11 +16,13 @@ from cpr_wrap.zoo.checks import PROBABILITIES, looks_like_probabilities
 # Of the largest output: other batch sizes round differently, in half precision much more so.
 _ROUNDING, _HALF_ROUNDING = 1e-3, 3e-2
 _AGAIN = 1e-4  # the same batch twice, which is hardly rounded otherwise
-_FEW = 8
+_FEW, _FEWER = 8, 3  # images for the network; for verdicts, which cost more
+# Of the largest score, where a path of many steps starts from gradients that vary by rounding.
+_CHAOS = 0.5
 
 
 def preflight(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
-    """Refuse networks whose evaluation would mean nothing; note what weakens attacks.
+    """Refuse networks and rules whose evaluation would mean nothing; note what weakens attacks.
 
     Args:
         model: The selective classifier.
@@ -38,6 +41,7 @@ def preflight(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
 def _checked(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
     try:
         notes = (*_check_outputs(model, x), *_gradients(model, x))
+        _check_verdicts(model, x[:_FEWER])
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -56,14 +60,13 @@ def _check_outputs(model: SelectiveClassifier, x: Tensor) -> list[str]:
         if not torch.equal(x, before):
             raise ValueError("the network changes its input in place; give it a copy, x.clone()")
         check_finite(outputs)
-        half = network_dtype(model.base) in (torch.float16, torch.bfloat16)
-        most = _HALF_ROUNDING if half else _ROUNDING
-        _same(outputs, model.outputs(x), most if half else _AGAIN, _RANDOM)
+        again, other_size = _rounding(model)
+        _same(outputs, model.outputs(x), again, _RANDOM)
         try:
             alone = torch.cat([model.outputs(row) for row in x.split(1)])
         except ValueError as error:
             raise ValueError(f"the network fails on a batch of one image: {error}") from error
-        _same(outputs, alone, most, _COMPANY)
+        _same(outputs, alone, other_size, _COMPANY)
     return [PROBABILITIES] if looks_like_probabilities(outputs) else []
 
 
@@ -77,11 +80,81 @@ _COMPANY = (
 )
 
 
+def _rounding(model: SelectiveClassifier) -> tuple[float, float]:
+    """How far answers may differ by rounding, as shares of the largest: again, and alone."""
+    half = network_dtype(model.base) in (torch.float16, torch.bfloat16)
+    return (_HALF_ROUNDING, _HALF_ROUNDING) if half else (_AGAIN, _ROUNDING)
+
+
 def _same(one: Tensor, other: Tensor, most: float, why: str) -> None:
-    largest = one.abs().amax().clamp_min(1e-6)
-    gap = float(((one - other).abs().amax() / largest).nan_to_num(torch.inf))
+    gap = _gap(one, other)
     if gap > most:
         raise ValueError(f"{why}; outputs differ by up to {gap:.1%} of the largest")
+
+
+def _gap(one: Tensor, other: Tensor) -> float:
+    """Largest difference of two tensors, as a share of the largest finite number in the first."""
+    largest = one.abs().nan_to_num(0.0, 0.0).amax().clamp_min(1e-6)
+    apart = (one - other).abs().nan_to_num(torch.inf)
+    return float(apart.masked_fill(one == other, 0).amax() / largest)
+
+
+def _check_verdicts(model: SelectiveClassifier, x: Tensor) -> None:
+    """Refuse a rule whose score is random, or depends on the rest of the batch.
+
+    A path of many steps turns the rounding of another batch size into other scores. So the network
+    gets every image by itself here, and whatever still differs is the rule's doing.
+    """
+    name, twin = model.rule.name, copy.copy(model)
+    vars(twin)["outputs"] = lambda z: torch.cat([model.outputs(row) for row in z.split(1)])
+    score = twin.judge(x).score
+    if score.shape != (len(x),):
+        raise ValueError(
+            f"rule {name!r}: expected one score per image, shape ({len(x)},), got "
+            f"{tuple(score.shape)}"
+        )
+    again, other_size = _rounding(model)
+    _same_scores(model, x, score, twin.judge(x).score, again, _RANDOM_RULE)
+    try:
+        alone = torch.cat([twin.judge(row).score for row in x.split(1)])
+    except (ValueError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise ValueError(f"rule {name!r} fails on a batch of one image: {error}") from error
+    _same_scores(model, x, score, alone, other_size, _COMPANY_RULE)
+
+
+_RANDOM_RULE = (
+    "gives the same images different scores: it is random (noise, dropout, a clock). Random "
+    "verdicts cannot be evaluated yet; draw its noise from cpr_wrap.noise, with a fixed key"
+)
+_COMPANY_RULE = (
+    "gives an image another score in a batch than alone (statistics of the batch, noise by the "
+    "place in it?), so that an attack on one image would change another; score every row by itself"
+)
+
+
+def _same_scores(
+    model: SelectiveClassifier, x: Tensor, one: Tensor, other: Tensor, most: float, why: str
+) -> None:
+    gap = _gap(one, other)
+    if gap <= most:
+        return
+    if model.rule.cost.backwards and gap <= _CHAOS and not _repeats(model, x):
+        return
+    raise ValueError(
+        f"rule {model.rule.name!r} {why}; scores differ by up to {gap:.1%} of the largest"
+    )
+
+
+def _repeats(model: SelectiveClassifier, x: Tensor) -> bool:
+    """Whether the network's gradient is the same to the last bit in two calls, on this device."""
+    gradients: list[Tensor] = []
+    for _ in range(2):
+        with torch.enable_grad():
+            z = x.detach().clone().requires_grad_()
+            gradients += torch.autograd.grad(model.logits(z).square().sum(), z)
+    return torch.equal(*gradients)
 
 
 def _gradients(model: SelectiveClassifier, x: Tensor) -> list[str]:

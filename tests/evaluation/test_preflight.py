@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from torch import nn
 
 from cpr_wrap import input_gradient_report
 from cpr_wrap.evaluation import robustness_curve
-from cpr_wrap.rules import AcceptAll, Confidence, CPRWrapper
+from cpr_wrap.evaluation.preflight import preflight
+from cpr_wrap.meter import count_passes
+from cpr_wrap.rules import AcceptAll, Confidence, Consistency, CPRWrapper
 from cpr_wrap.selective import SelectiveClassifier
 
 
@@ -130,6 +133,119 @@ def test_a_random_rule_is_refused():
 
     with pytest.raises(ValueError, match="is random, and random verdicts cannot be evaluated yet"):
         evaluate(Net(), Random(threshold=0.4))
+
+
+class Noisy(Confidence):
+    """Random, and does not say so."""
+
+    name = "noisy"
+
+    def score(self, view):
+        return super().score(view) + 0.01 * torch.randn(len(view.z))
+
+
+class Placed(Noisy):
+    """The same noise at every call, but by the place in the batch."""
+
+    def score(self, view):
+        noise = torch.randn(len(view.z), generator=torch.Generator().manual_seed(0))
+        return Confidence.score(self, view) + 0.01 * noise
+
+
+class Relative(Noisy):
+    def score(self, view):
+        score = Confidence.score(self, view)
+        return score - score.mean()
+
+
+class Standardised(Noisy):
+    def score(self, view):
+        away = Confidence.score(self, view) - Confidence.score(self, view).mean()
+        return away / away.square().mean().sqrt()
+
+
+class Column(Noisy):
+    def score(self, view):
+        return Confidence.score(self, view)[:, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomStart(Consistency):
+    """CPR that climbs from a random point."""
+
+    name = "random-start"
+
+    def _start(self, x, number):
+        return x + self.radius * (2 * torch.rand_like(x) - 1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (Noisy(threshold=0.4), "rule 'noisy' gives the same images different scores: it is random"),
+        (
+            RandomStart(radius=0.1, steps=2, step_size=0.05),
+            "rule 'random-start' gives the same images different",
+        ),
+        (Placed(threshold=0.4), "rule 'noisy' gives an image another score in a batch than alone"),
+        (Relative(), "rule 'noisy' gives an image another score in a batch than alone"),
+        (Standardised(), "rule 'noisy' fails on a batch of one image: .* gives NaN as its score"),
+        (Column(threshold=0.4), r"rule 'noisy': expected one score per image, shape \(3,\)"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Confidence) else "",
+)
+def test_rules_whose_score_is_not_of_the_image_alone_are_refused(rule, text):
+    state = torch.get_rng_state()
+    with pytest.raises(ValueError, match=text):
+        evaluate(Net(), rule)
+    torch.set_rng_state(state)
+
+
+class Infinite(Confidence):
+    """Sure of everything: no two scores can be subtracted."""
+
+    def score(self, view):
+        return torch.full_like(super().score(view), torch.inf)
+
+
+@pytest.mark.parametrize("rule", [Confidence(threshold=0.4), Consistency(radius=0.1), Infinite()])
+def test_a_rule_that_looks_at_the_image_alone_passes_at_a_small_price(rule):
+    model = SelectiveClassifier(Net(), rule)
+    with count_passes() as network_alone:
+        preflight(model.with_rule(AcceptAll()), images(8))
+    with count_passes() as passes:
+        assert preflight(model, images(8)) == ()
+    assert passes.total == network_alone.total + 9 * (rule.cost.total - 1)
+
+
+class Rounded(torch.autograd.Function):
+    """The identity, with the rounding of a device that adds up in another order every time."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient + 1e-6 * torch.randn_like(gradient)
+
+
+class Chaotic(Net):
+    """Eight pixels matter whose gradient is zero but for that rounding."""
+
+    def forward(self, x):
+        x = Rounded.apply(x.flatten(1))
+        return self.layer(torch.cat([x[:, :8].detach(), x[:, 8:]], dim=1))
+
+
+def test_rounding_that_a_path_enlarges_is_not_taken_for_a_random_rule():
+    model = SelectiveClassifier(Chaotic(), Consistency(radius=0.02, steps=2))
+    torch.manual_seed(0)
+    gap = (model(images()).score - model(images()).score).abs().max()
+    assert gap > 0.001
+    preflight(model, images())
+    with pytest.raises(ValueError, match="it is random"):
+        preflight(model.with_rule(Noisy(threshold=0.4)), images())
 
 
 def test_gradients_that_vanish_are_said_beside_every_curve():

@@ -3,28 +3,74 @@
     CPR_WRAP_DATA=data python -m examples.benchmark.outsider --out examples/results/outsider
 
 Restarts begin at averages of a few random training images of a random wrong class. They climb by
-Adam and by signs, in turn, on the log-odds of that class at the point, and for CPR also at T's end,
-whose gradient is taken as that of the point. Only `model(x)` says whether a point counts. Each
-image gets ten times the passes per image that `thorough` took, and leaves at its first accepted
-mistake.
+Adam and by signs, in turn, on the log-odds of that class at the point, and for CPR also at points
+of T's path, whose gradients are taken as those of the point. Most restarts take their gradients
+from a copy of the network whose ReLUs and max-poolings have soft gradients. Only `model(x)` says
+whether a point counts. Each image gets ten times the passes per image that `thorough` took, at
+most `--most`, and leaves at its first accepted mistake.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from tabulate import tabulate
-from torch import Tensor
+from torch import Tensor, nn
 
 from cpr_wrap import SelectiveClassifier, load_data, load_result
 from examples.study.cells import Cell, cells, images
 from examples.study.run import PUBLISHED
 
-STEPS, POOL, NEAR = 100, 20_000, 200
+STEPS, POOL, NEAR, SCREENED = 50, 20_000, 200, 8
+
+
+def _width(x: Tensor) -> Tensor:
+    """A share of the spread of each image and channel, `(N, C, 1, 1)` or `(N, 1)`."""
+    spread = x.detach().std(dim=(2, 3) if x.dim() == 4 else 1, keepdim=True)
+    return 0.15 * spread + 1e-12
+
+
+class SoftReLU(nn.Module):
+    """ReLU with the gradient of a softplus."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """ReLU of inputs `(N, ...)`."""
+        soft = _width(x) * nn.functional.softplus(x / _width(x))
+        return soft + (x.relu() - soft).detach()
+
+
+class SoftMaxPool(nn.Module):
+    """Max-pooling with the gradient of a mean weighted by a softmax; windows do not overlap."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Max-pooling of inputs `(N, C, H, W)`."""
+        n, c, h, w = x.shape
+        k = self.size
+        cells = x.reshape(n, c, h // k, k, w // k, k).permute(0, 1, 2, 4, 3, 5).flatten(4)
+        weights = (cells / _width(x)[..., None]).softmax(-1).detach()
+        soft = (cells * weights).sum(-1)
+        return soft + (cells.amax(-1) - soft).detach()
+
+
+def surrogate(network: nn.Module) -> nn.Module:
+    """A copy of a network with soft functions in place of ReLU and max-pooling."""
+    soft = copy.deepcopy(network)
+    for parent in list(soft.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.ReLU):
+                setattr(parent, name, SoftReLU())
+            elif isinstance(child, nn.MaxPool2d):
+                setattr(parent, name, SoftMaxPool(int(child.kernel_size)))  # type: ignore[arg-type]
+    return soft
 
 
 class Outsider:
@@ -34,10 +80,8 @@ class Outsider:
         self, model: SelectiveClassifier, eps: float, donors: Tensor, labels: Tensor
     ) -> None:
         self.model, self.eps, self.donors, self.labels = model, eps, donors, labels
-        rule: Any = model.rule
-        self.steps = rule.steps if model.rule.name == "cpr" else 0
-        self.radius = rule.radius if self.steps else 0.0
-        self.size = rule.pgd.step_size if self.steps else 0.0
+        self.steps = model.rule.cost.backwards
+        self.soft = surrogate(model.base)
         self.rows = 8 if self.steps else 64
 
     def breaks(self, x: Tensor, y: int, most: int, seed: int) -> tuple[bool, int]:
@@ -45,11 +89,14 @@ class Outsider:
         spent, turn, draw = 0, 0, torch.Generator().manual_seed(seed)
         low, high = (x - self.eps).clamp(0, 1), (x + self.eps).clamp(0, 1)
         while spent < most:
-            wrong = torch.randint(0, 9, (self.rows,), generator=draw)
+            wrong = torch.randint(0, 9, (SCREENED * self.rows,), generator=draw)
             wrong = wrong + (wrong >= y)
             z = self._starts(x, low, high, wrong, draw)
-            found, took = self._climb(z, low, high, wrong, y, signs=bool(turn % 2))
-            spent, turn = spent + took, turn + 1
+            best = self._odds(self.model.base, z, wrong).topk(self.rows).indices
+            z, wrong = z[best], wrong[best]
+            network = self.model.base if turn % 4 == 3 else self.soft
+            found, took = self._climb(z, low, high, wrong, y, network, signs=turn % 2 == 0)
+            spent, turn = spent + took + SCREENED * self.rows, turn + 1
             if found:
                 return True, spent
         return False, spent
@@ -67,20 +114,32 @@ class Outsider:
         return torch.stack(points).clamp(low, high)
 
     def _climb(
-        self, z: Tensor, low: Tensor, high: Tensor, wrong: Tensor, y: int, *, signs: bool
+        self,
+        z: Tensor,
+        low: Tensor,
+        high: Tensor,
+        wrong: Tensor,
+        y: int,
+        network: nn.Module,
+        *,
+        signs: bool,
     ) -> tuple[bool, int]:
         first, second, spent = torch.zeros_like(z), torch.zeros_like(z), 0
         for step in range(1, STEPS + 1):
-            gradient = self._gradient(z, wrong)
+            points = [z]
             if self.steps:
-                moved = self._path(z, wrong)
-                gradient = gradient + self._gradient(moved, wrong)
-            spent += len(z) * (2 + 2 * bool(self.steps) + 2 * self.steps)
-            gradient = gradient.sign() if signs else gradient
-            first = 0.9 * first + 0.1 * gradient
-            second = 0.99 * second + 0.01 * gradient.square()
-            rate = 0.1 * 0.02 ** (step / STEPS)
-            move = first / (1 - 0.9**step) / ((second / (1 - 0.99**step)).sqrt() + 1e-12)
+                points += self.model.rule.path(self.model, z, (0.3, 0.6), wrong).points
+                spent += 2 * self.steps * len(z)
+            gradient = sum(self._gradient(network, point, wrong) for point in points)
+            spent += 2 * len(points) * len(z)
+            rate = 0.05 * 0.1 ** (step / STEPS)
+            if signs:
+                first = 0.75 * first + 0.25 * gradient.sign()
+                move = first
+            else:
+                first = 0.9 * first + 0.1 * gradient
+                second = 0.99 * second + 0.01 * gradient.square()
+                move = first / (1 - 0.9**step) / ((second / (1 - 0.99**step)).sqrt() + 1e-12)
             z = (z + rate * move).clamp(low, high)
             if step % 5 == 0:
                 answer = self.model(z)
@@ -89,33 +148,24 @@ class Outsider:
                     return True, spent
         return False, spent
 
-    def _gradient(self, z: Tensor, wrong: Tensor) -> Tensor:
-        z = z.detach().requires_grad_()
-        outputs = self.model.base(z)[:, :10]
+    def _odds(self, network: nn.Module, z: Tensor, wrong: Tensor) -> Tensor:
+        outputs = network(z)[:, :10]
         aim = outputs.gather(1, wrong[:, None])[:, 0]
-        rest = outputs.scatter(1, wrong[:, None], -torch.inf).logsumexp(1)
-        return torch.autograd.grad((aim - rest).sum(), z)[0]
+        return aim - outputs.scatter(1, wrong[:, None], -torch.inf).logsumexp(1)
 
-    def _path(self, z: Tensor, wrong: Tensor) -> Tensor:
-        """Algorithm 1 from z for the class aimed at."""
-        low, high = (z - self.radius).clamp(0, 1), (z + self.radius).clamp(0, 1)
-        moved = z
-        for _ in range(self.steps):
-            point = moved.detach().requires_grad_()
-            loss = torch.nn.functional.cross_entropy(self.model.base(point), wrong, reduction="sum")
-            uphill = torch.autograd.grad(loss, point)[0].sign()
-            moved = (moved + self.size * uphill).clamp(low, high)
-        return moved.detach()
+    def _gradient(self, network: nn.Module, z: Tensor, wrong: Tensor) -> Tensor:
+        z = z.detach().requires_grad_()
+        return torch.autograd.grad(self._odds(network, z, wrong).sum(), z)[0]
 
 
-def attack(cell: Cell) -> dict[str, Any] | None:
+def attack(cell: Cell, cap: int) -> dict[str, Any] | None:
     """What the outsider breaks of the images that were left, if the cell was run."""
     folder = PUBLISHED / "thorough" / cell.name
     if not (folder / "result.json").exists():
         return None
     curve = load_result(folder)
     left = curve.records.index[~curve.records.outer_broken].tolist()
-    most = round(10 * curve.passes_per_image)
+    most = min(cap, round(10 * curve.passes_per_image))
     data = images(cell.method.dataset, "test", cell.start, cell.num)
     train = load_data(cell.method.dataset, "train", num=POOL)
     model = cell.method.model()
@@ -150,6 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="")
+    parser.add_argument("--most", type=int, default=1_000_000, help="passes per image")
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
     if asked.table:
@@ -159,7 +210,7 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     for cell in (c for c in cells() if c.stage == "thorough" and asked.only in c.name):
         file = asked.out / f"{cell.name}.json"
-        if not file.exists() and (found := attack(cell)) is not None:
+        if not file.exists() and (found := attack(cell, asked.most)) is not None:
             file.write_text(json.dumps(found) + "\n")
 
 

@@ -53,7 +53,7 @@ from cpr_wrap.metrics.certificate import Certificate
 from cpr_wrap.metrics.curve import check_alphas
 from cpr_wrap.selective import SelectiveClassifier, network_device, network_dtype
 
-_MOST_PER_BLOCK, _LEAST_PER_BLOCK, _BLOCKS = 128, 50, 8
+_MOST_PER_BLOCK, _LEAST_PER_BLOCK, _BLOCKS = 128, 100, 8
 _LARGEST_SLACK = 0.01  # of eps, that rounding may take off the budget
 
 

@@ -42,19 +42,12 @@ def squash(value: Tensor) -> Tensor:
 
 
 class Answer(NamedTuple):
-    """What the selective classifier says about points z, with graph.
+    """What the selective classifier says about points z, with graph."""
 
-    Attributes:
-        logits: Class logits at z `(N, k)`.
-        end: Class logits at the end of the rule's path `(N, k)`, or None where it has none.
-        accepted: Verdicts `(N,)`.
-        slack: How far the score is above the threshold `(N,)`.
-    """
-
-    logits: Tensor
-    end: Tensor | None
-    accepted: Tensor
-    slack: Tensor
+    logits: Tensor  # class logits at z (N, k)
+    end: Tensor | None  # class logits at the end of the rule's path (N, k), if it has one
+    accepted: Tensor  # verdicts (N,)
+    slack: Tensor  # how far the score is above the threshold (N,)
 
     @property
     def predicted(self) -> Tensor:
@@ -131,10 +124,7 @@ class GoalLogits(_Adapter):
     So crossing the network's boundary always counts as progress. It would not if outputs at z and
     at T(z) were simply added: just behind the boundary T(z) points back, and the sum drops.
 
-    Args:
-        model: The selective classifier.
-        label: The true class of every point, or one for each row of every batch `(N,)`.
-        dtype: The type of the model's images, where the points may come in another.
+    The label is the true class of every point, or one for each row of every batch `(N,)`.
     """
 
     def __init__(
@@ -203,11 +193,6 @@ class RejectLogits(_Adapter):
     - `ACCEPTED_MISTAKE`: a class's column is its log-odds at z, plus those at T(z) where the rule
       has a T; the reject column has no gradient and stays low until it must be the largest. An
       attack that wants anything but the true class does not settle for a rejection.
-
-    Args:
-        model: The selective classifier.
-        goal: One of the two.
-        dtype: The type of the model's images, where the points may come in another.
     """
 
     def __init__(
@@ -233,15 +218,11 @@ class RejectLogits(_Adapter):
 
 
 class LabelledLogits(RejectLogits):
-    """k + 1 columns for images whose true classes are known, after accepted mistakes.
+    """k + 1 columns for images whose true classes `(N,)` are known, after accepted mistakes.
 
     For batches of as many points as there are labels the classes are those of `GoalLogits` and the
     reject column is the lowest: a rejected point shows its true class. Other batches get the
     columns of `RejectLogits`.
-
-    Args:
-        model: The selective classifier.
-        labels: True classes `(N,)`.
     """
 
     def __init__(self, model: SelectiveClassifier, labels: Tensor) -> None:

@@ -29,19 +29,12 @@ _NORMS = ("Linf", "L2")
 
 
 class Version(NamedTuple):
-    """A composition of AutoAttack.
+    """A composition of AutoAttack; numbers that are None are the package's defaults."""
 
-    Attributes:
-        base: The package's version that it starts from.
-        components: Attacks to run, in this order.
-        n_iter: Iterations of APGD and FAB; None for the package's default.
-        n_targets: Targets of APGD-T and FAB-T; None for the package's default.
-    """
-
-    base: str
-    components: tuple[str, ...]
-    n_iter: int | None = None
-    n_targets: int | None = None
+    base: str  # the package's version that it starts from
+    components: tuple[str, ...]  # attacks to run, in this order
+    n_iter: int | None = None  # iterations of APGD and FAB
+    n_targets: int | None = None  # targets of APGD-T and FAB-T
 
 
 VERSIONS: Registry[Version] = Registry("version of AutoAttack")
@@ -66,15 +59,10 @@ _FEWEST_CLASSES = {"apgd-dlr": 3, "apgd-t": 4}
 
 
 class Plan(NamedTuple):
-    """What AutoAttack will run on a given model and images.
+    """What AutoAttack will run on a given model and images."""
 
-    Attributes:
-        components: Names in order.
-        notes: What had to be skipped or replaced, and why; empty if nothing.
-    """
-
-    components: tuple[str, ...]
-    notes: tuple[str, ...]
+    components: tuple[str, ...]  # names in order
+    notes: tuple[str, ...]  # what had to be skipped or replaced, and why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,13 +104,7 @@ class _AutoAttack(ABC):
         return self._title if self.version == "standard" else f"{self._title}-{self.version}"
 
     def plan(self, num_classes: int, shape: tuple[int, ...], norm: str) -> Plan:
-        """List what will be run.
-
-        Args:
-            num_classes: Number of classes k.
-            shape: Shape of one image.
-            norm: `Linf` or `L2`.
-        """
+        """List what will be run, for a number of classes and the shape of one image."""
         names: list[str] = []
         notes: list[str] = []
         for name in self.components or VERSIONS[self.version].components:
@@ -155,20 +137,9 @@ class _AutoAttack(ABC):
         seed: int,
         index: Tensor,
     ) -> Tensor:
-        """Propose one point per image; the image itself if AutoAttack finds none.
+        """Propose one point per image, the image itself if AutoAttack finds none; see `Proposer`.
 
-        Args:
-            model: The selective classifier.
-            x: Images `(N, ...)`.
-            y: True classes `(N,)`.
-            eps: Budget in pixel units.
-            norm: `Linf` or `L2`.
-            seed: The run's seed.
-            index: Numbers of the images in their data set `(N,)`. APGD's random starts depend only
-                on the seed and the image's number. Square draws per batch.
-
-        Returns:
-            Points `(N, ...)`.
+        APGD's random starts depend only on the seed and the image's number. Square draws per batch.
         """
         check_eps(eps)
         check_labels(y, len(x))

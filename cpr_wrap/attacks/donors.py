@@ -19,19 +19,12 @@ from cpr_wrap.geometry import ThreatModel, per_row
 
 @dataclass(frozen=True, eq=False)
 class Donors:
-    """Images of known classes.
+    """Images of known classes."""
 
-    Attributes:
-        images: Images `(D, ...)`.
-        labels: Their classes `(D,)`.
-        source: Where they come from, for the result.
-        first: How many of each class most restarts use; None for all. Those with `wide` use all.
-    """
-
-    images: Tensor
-    labels: Tensor
-    source: str = "given"
-    first: int | None = None
+    images: Tensor  # (D, ...)
+    labels: Tensor  # (D,)
+    source: str = "given"  # where they come from, for the result
+    first: int | None = None  # of each class for most restarts, all if None; `wide` ones use all
     key: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
@@ -72,19 +65,10 @@ def nearest(
     *,
     wide: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """The donors of the target classes that lie nearest to the allowed sets.
+    """The `count` donors of each target class `(N, T)` that lie nearest to the allowed sets.
 
-    Args:
-        x: Images `(N, ...)`.
-        target: Target classes `(N, T)`.
-        donors: The donors.
-        eps: Radius of the sets.
-        threat: Their shape.
-        count: How many of each class.
-        wide: Whether to look at all donors, or only at `donors.first` of each class.
-
-    Returns:
-        Positions among the donors `(N, T, count)`, and whether there are as many `(N, T, count)`.
+    Looks at all donors if `wide`, else at the first `donors.first` of each class. Returns positions
+    among the donors `(N, T, count)`, and whether there are as many `(N, T, count)`.
     """
     places = torch.zeros(*target.shape, count, dtype=torch.int64, device=x.device)
     there = torch.zeros_like(places, dtype=torch.bool)

@@ -138,12 +138,7 @@ def climb(rule: RejectionRule, tag: str, **changes: Any) -> Attack:
     """A restart that searches for accepted mistakes, with the settings that work best on a rule.
 
     Steps shrink and gradients are smoothed. If the rule has a path of its own, it is computed for
-    the target class and reused for two steps.
-
-    Args:
-        rule: The rule under attack.
-        tag: Appended to the objective's name.
-        **changes: Other values for fields of `Attack`.
+    the target class and reused for two steps. `changes` are other values for fields of `Attack`.
     """
     attack = Attack(
         objective=rule.outer[-1],
@@ -240,12 +235,7 @@ def _round(
 
 
 def unused_restarts(rule: RejectionRule, number: int = 0) -> list[Attack]:
-    """Restarts that no budget uses, for checking what a budget found.
-
-    Args:
-        rule: The rule under attack.
-        number: Which of them; each has its own random starts.
-    """
+    """Restarts that no budget uses, for checking what one found; each number has its own starts."""
     changes: dict[str, Any] = {"step": 1 / 5, "strength": 0.22, "momentum": 0.6}
     if _has_path(rule):
         donors = DonorStarts(near=10, keep=1, distinct=False, offset=3 * number)
@@ -355,10 +345,7 @@ BUDGETS.register("published")(Paper(as_published=True, name="published"))
 def backtracking(eps: float, *, steps: int = 1000, restarts: int = 10) -> Attack:
     """CCAT's own evaluation: PGD with backtracking on the largest wrong probability.
 
-    Args:
-        eps: Perturbation budget; CCAT's base step of 0.001 becomes a share of it.
-        steps: Steps of each restart.
-        restarts: Number of random starts.
+    CCAT's base step of 0.001 becomes a share of eps.
     """
     return Attack(
         objective=other_confidence,

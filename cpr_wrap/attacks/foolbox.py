@@ -226,24 +226,12 @@ class FoolboxAttack:
         seed: int,
         index: Tensor,
     ) -> Tensor:
-        """Propose one point per image.
+        """Propose one point per image; see `Proposer`.
 
         It is the closest success among all points that the attack evaluated. Without a success it
         is the last point of the attack, or the image itself if the attack could not start.
-
-        Args:
-            model: The selective classifier.
-            x: Images `(N, ...)`.
-            y: True classes `(N,)`.
-            eps: Budget in pixel units. Minimum-norm attacks ignore it.
-            norm: `Linf` or `L2`. The attack has its own norm, and its points are returned
-                unchanged.
-            seed: The run's seed.
-            index: Numbers of the images in their data set `(N,)`. Foolbox draws per batch, so
-                random starts depend on all of them.
-
-        Returns:
-            Points `(N, ...)`.
+        Minimum-norm attacks ignore eps; the attack has its own norm, and its points are returned
+        unchanged. Foolbox draws per batch, so random starts depend on all images of it.
         """
         threat(norm)
         check_eps(eps)

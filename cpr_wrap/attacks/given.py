@@ -12,16 +12,10 @@ from cpr_wrap.objective import Goal
 
 @dataclass(frozen=True, eq=False)
 class GivenPoints:
-    """A stage that judges points instead of searching for them.
+    """A stage that judges points instead of searching for them."""
 
-    Attributes:
-        index: Numbers of the images that the points belong to `(M,)`; an image may come twice.
-        points: The points `(M, ...)`.
-        source: Where they come from.
-    """
-
-    index: Tensor
-    points: Tensor
+    index: Tensor  # numbers of the images that the points belong to (M,); one may come twice
+    points: Tensor  # (M, ...)
     source: str = ""
 
     goal = Goal.ACCEPTED_MISTAKE

@@ -20,17 +20,7 @@ from cpr_wrap.selective import SelectiveClassifier
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Images under attack.
-
-    Attributes:
-        model: The selective classifier.
-        x: Images `(M, ...)`.
-        y: True classes `(M,)`.
-        index: Numbers of the images in their data set `(M,)`.
-        eps: Budget in pixel units.
-        norm: `Linf` or `L2`.
-        seed: The run's seed.
-    """
+    """Images `(M, ...)` under attack, their true classes `(M,)` and data-set numbers `(M,)`."""
 
     model: SelectiveClassifier
     x: Tensor
@@ -51,12 +41,8 @@ class Group:
     def climb(self, run: Callable[..., Any], name: str, view: nn.Module) -> Callable[..., Any]:
         """APGD's climb, from a random start that depends on the image and not on its batch.
 
-        As in AutoAttack the start is on the surface of the ball, in a random direction.
-
-        Args:
-            run: The method `attack_single_run(x, y, x_init)` of one of its attacks.
-            name: The component, for the seed.
-            view: What it sees of the model.
+        As in AutoAttack the start is on the surface of the ball, in a random direction. `run` is
+        the method `attack_single_run(x, y, x_init)` of one of its attacks, `name` the component.
         """
         around = threat(self.norm)
         calls = itertools.count()

@@ -69,12 +69,9 @@ def quiet(logger: str, verbose: bool) -> Iterator[None]:
 def guest(network: nn.Module, seed: int, *, logger: str, verbose: bool = False) -> Iterator[None]:
     """Let another package attack a network.
 
-    Args:
-        network: Its parameter gradients are disabled inside, so that a stray `backward()` changes
-            nothing.
-        seed: For the global generators, which are given back as they were.
-        logger: Name of the logger that the package writes to.
-        verbose: Whether the package may print, warn and log.
+    Parameter gradients are disabled inside, so that a stray `backward()` changes nothing. The
+    global generators are seeded, and given back as they were. Only if `verbose` may the package
+    print, warn, and log to the logger of this name.
     """
     with (
         torch.inference_mode(False),

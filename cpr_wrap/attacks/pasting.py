@@ -21,17 +21,11 @@ _LARGEST, _SMALLEST = 0.5, 0.08  # side of a pasted square, as a share of the im
 
 @dataclass(frozen=True)
 class PastedPatches:
-    """Paste squares of other images, or of extreme pixels, and keep what the rule likes better.
+    """Paste squares of other images, or of extreme pixels, and keep what the rule likes better."""
 
-    Attributes:
-        donors: Images of all classes to paste from.
-        queries: Verdicts asked for each image.
-        near: How many of the nearest images of other classes are tried as starts.
-    """
-
-    donors: Donors
-    queries: int = 100
-    near: int = 8
+    donors: Donors  # images of all classes to paste from
+    queries: int = 100  # verdicts asked for each image
+    near: int = 8  # how many of the nearest images of other classes are tried as starts
     goal: Goal = Goal.ACCEPTED_MISTAKE
 
     @property

@@ -18,16 +18,10 @@ CLEAN = Origin(attack="clean", alpha=0.0)
 
 
 class Found:
-    """The closest point to each image that reaches one goal.
-
-    Attributes:
-        point: Points `(B, ...)`; the image itself where none is known.
-        distance: Their distances, float64 `(B,)`; infinity where none is known.
-        origin: How each was found, or None.
-    """
+    """The closest point to each image that reaches one goal, and how it was found."""
 
     def __init__(self, x: Tensor) -> None:
-        self.point = x.clone()
+        self.point = x.clone()  # the image itself where none is known
         self.distance = torch.full((len(x),), torch.inf, dtype=wide(x), device=x.device)
         self.origin: list[Origin | None] = [None] * len(x)
 
@@ -46,15 +40,7 @@ class Found:
     def put(
         self, image: Tensor, points: Tensor, distance: Tensor, hit: Tensor, origin: list[Origin]
     ) -> None:
-        """Record points that are closer than what is there.
-
-        Args:
-            image: Which image of the block each point belongs to `(M,)`.
-            points: The points `(M, ...)`.
-            distance: Their distances `(M,)`.
-            hit: Which of them count `(M,)`.
-            origin: How they were found, `M` entries.
-        """
+        """Record those points `(M, ...)` of images `(M,)` that count and are closer than before."""
         rows = hit.nonzero().flatten()
         if len(rows) == 0:
             return
@@ -76,12 +62,10 @@ class Found:
 
 
 class Near:
-    """Where searches for mistakes ended that did not find one, the best of each image.
+    """Where searches for mistakes ended that did not find one: the K best points of each image.
 
-    Attributes:
-        point: Points `(B, K, ...)`.
-        target: The classes they aimed at `(B, K)`.
-        value: Their objective `(B, K)`, falling along K; minus infinity for none.
+    Points `(B, K, ...)`, the classes they aimed at `(B, K)`, and their objective `(B, K)`, falling
+    along K and minus infinity for none.
     """
 
     def __init__(self, x: Tensor, count: int = 2) -> None:
@@ -234,11 +218,7 @@ class Block:
         return torch.cat(hits)
 
     def doubtful_points(self) -> tuple[int, int]:
-        """Put the images and every known point to the model again.
-
-        Returns:
-            How many were asked about, and how many get another answer than they did.
-        """
+        """Ask again about the images and all known points: how many, how many changed."""
         asked = lost = 0
         for rows in torch.arange(len(self), device=self.x.device).split(self.batch_size):
             labels = self.model.judge(self.x[rows]).labels
@@ -291,11 +271,8 @@ def rank_targets(block: Block, most: int) -> None:
 
     The gap between the true class's logit and another one's, divided by the dual norm of the gap's
     gradient: a class with a small gap that hardly moves is farther than one with a larger gap
-    that moves much.
-
-    Args:
-        block: Its `order` is set to `(B, min(most, k - 1))`.
-        most: With more classes than this, only the classes with the largest logits are ranked.
+    that moves much. Sets `block.order` `(B, min(most, k - 1))`; with more than `most` classes, only
+    those with the largest logits are ranked.
     """
     columns = []
     for rows in torch.arange(len(block), device=block.x.device).split(block.batch_size):

@@ -37,9 +37,7 @@ _DOUBTFUL = 0.1  # share of replayed points that may round to another verdict
 def stage_text(stage: Stage, *, strict: bool = False) -> str:
     """A text that is the same in every process and differs where the stage or its code does.
 
-    Args:
-        stage: The stage.
-        strict: Whether code that cannot be read is an error; the text is without it otherwise.
+    Code that cannot be read is an error if `strict`; the text is without it otherwise.
     """
     text = repr(stage)
     code: Any = stage
@@ -66,29 +64,17 @@ def _threat_text(norm: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """All that the evaluation of a block depends on beside its images.
-
-    Attributes:
-        model: The selective classifier.
-        stages: What is done, in order.
-        eps: The budget.
-        norm: Its norm.
-        seed: The run's seed.
-        batch_size: Rows in a batch; 0 while that is open.
-        precision: How searches run the network.
-        donors: Images of known classes that searches may start from.
-        plan: Name of this list of stages among those that share a store.
-    """
+    """All that the evaluation of a block depends on beside its images."""
 
     model: SelectiveClassifier
-    stages: tuple[Stage, ...]
+    stages: tuple[Stage, ...]  # what is done, in order
     eps: float
     norm: str
     seed: int
-    batch_size: int
-    precision: Precision
+    batch_size: int  # rows in a batch; 0 while that is open
+    precision: Precision  # how searches run the network
     donors: Donors | None = None
-    plan: str = "main"
+    plan: str = "main"  # name of this list of stages among those that share a store
 
     @cached_property
     def searcher(self) -> SelectiveClassifier:
@@ -137,15 +123,9 @@ def evaluate_block(
 ) -> tuple[Block, list[Unit]]:
     """Run all stages on a block, or replay them from the store.
 
-    Args:
-        work: What to do.
-        images: On what.
-        store: Where finished units are read and written.
-        given: Accepted mistakes found elsewhere, taken as known from the start (for ablations).
-        listener: Called after every unit.
-
-    Returns:
-        The block as the last stage left it, and its units.
+    `given` are accepted mistakes found elsewhere, taken as known from the start (for ablations).
+    The listener is called after every unit. Returns the block as the last stage left it, and its
+    units.
     """
     block = work.block(images)
     if given is not None:

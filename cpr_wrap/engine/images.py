@@ -37,19 +37,12 @@ class Images:
 
 @dataclass(frozen=True)
 class ImageSource:
-    """Images to be evaluated, read block by block.
+    """Images to be evaluated, read block by block."""
 
-    Attributes:
-        x: Images `(N, ...)`, or a data set of (image, label).
-        y: Labels `(N,)` where `x` is a tensor.
-        index: Numbers of the images `(N,)`.
-        num_classes: k, once it is known; labels from there on are refused.
-    """
-
-    x: Tensor | Dataset[Any]
-    y: Tensor | None
-    index: Tensor
-    num_classes: int | None = None
+    x: Tensor | Dataset[Any]  # images (N, ...), or a data set of (image, label)
+    y: Tensor | None  # labels (N,) where x is a tensor
+    index: Tensor  # numbers of the images (N,)
+    num_classes: int | None = None  # once it is known; labels from there on are refused
 
     def __len__(self) -> int:
         return len(self.index)

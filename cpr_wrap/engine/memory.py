@@ -64,12 +64,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def auto_batch_size(model: SelectiveClassifier, x: Tensor) -> int:
-    """The largest sensible power of two.
-
-    Args:
-        model: The selective classifier.
-        x: One image `(1, ...)` on the model's device.
-    """
+    """The largest sensible power of two, for images like `x` `(1, ...)` on the model's device."""
     # Two graphs at once: objectives that read T(z) differentiate at z and at T(z).
     fits = _SHARE * free_bytes(x.device) / (2 * graph_bytes(model, x))
     if x.device.type == "cpu":

@@ -21,26 +21,14 @@ _PATIENCE = 9  # times as long as a slow write took; but at most twice as long a
 
 
 class Underway:
-    """What a unit has cost so far and where it is, on disk too if it has a file.
+    """What a unit has cost so far and where it is, on disk too if it has a file."""
 
-    Attributes:
-        state: Where the stage was when the file was written; None at a stage's beginning.
-        note: As in `Unit`.
-        every: Seconds between two writes, 0 for one after every tick.
-    """
-
-    every: ClassVar[float] = 20.0
+    every: ClassVar[float] = 20.0  # seconds between two writes, 0 for one after every tick
 
     def __init__(self, block: Block, passes: Passes, file: Path | None = None) -> None:
-        """Begin, or go on from the file: the block, the passes and the clock are set accordingly.
-
-        Args:
-            block: The block, as the units before left it.
-            passes: The counter of this unit.
-            file: Where to write, and to go on from if it is there and whole.
-        """
+        """Begin, or go on from the file if it is whole: block, passes and clock are set to it."""
         self.block, self.passes, self.file = block, passes, file
-        self.state: State | None = None
+        self.state: State | None = None  # where the stage was; None at its beginning
         self.note = ""
         now = time.perf_counter()
         self._started, self._due = now, now + self.every
@@ -89,8 +77,8 @@ class Underway:
             _restore(found, content["found"][goal.name])
         for name, held in content["near"].items():
             setattr(self.block.near, name, held)
-        self.passes.forwards = content["passes"]["forwards"]
-        self.passes.backwards = content["passes"]["backwards"]
+        for kind, count in content["passes"].items():
+            setattr(self.passes, kind, count)
         self._started -= content["seconds"]
 
 

@@ -132,11 +132,7 @@ class Progress:
         self.errors = (at_0 + now[0] - before[0], at_1 + now[1] - before[1])
 
     def status(self, under_way: int = 0) -> Status:
-        """Where the evaluation stands.
-
-        Args:
-            under_way: Images of the block that is not finished.
-        """
+        """Where the evaluation stands, with so many images of an unfinished block under way."""
         everyone = ranks.world_size()
         done = sum(self.spent) + self.further + self.meter.total - self.before
         total = max(done, self._total(self.images / everyone), 1)
@@ -230,12 +226,7 @@ def _display(look: Callable[[], tuple[float, str, str]], *columns: Any, **option
 
 @contextmanager
 def busy(what: str, after: float = 2.0) -> Iterator[None]:
-    """Show on standard error, after some seconds, that something goes on, and how much it did.
-
-    Args:
-        what: What is being done.
-        after: Seconds.
-    """
+    """Show on standard error, after some seconds, what goes on and how much it did."""
     from rich.progress import SpinnerColumn
 
     started = time.perf_counter()

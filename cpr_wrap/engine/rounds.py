@@ -46,18 +46,8 @@ def run_rounds(
     """Do rounds on the blocks of all processes.
 
     Whether to go on is decided over all images together, so that a result depends neither on the
-    blocks nor on the processes.
-
-    Args:
-        budget: Says what a round does.
-        work: What was done so far.
-        held: The blocks of this process; they are changed.
-        images: How many images there are in all.
-        store: Where units are kept.
-        listener: Called after every unit.
-
-    Returns:
-        The work with the stages of all rounds, and why they ended.
+    blocks nor on the processes. The blocks of this process, `held`, are changed. Returns the work
+    with the stages of all rounds, and why they ended.
     """
     broken, spent = _state(held)
     empty, patience = 0, int(getattr(budget, "patience", 1))

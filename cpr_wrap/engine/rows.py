@@ -34,36 +34,22 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Rows(Parallel):
-    """Restarts to be done, all with the same attack.
+    """Restarts to be done, all with the same attack."""
 
-    Attributes:
-        image: Which image of the block `(R,)`.
-        target: The class to aim at, -1 for none `(R,)`.
-        start: Where the restart begins, as `Origin.start` `(R,)`.
-        number: Which of the search's start points it begins at, -1 for none `(R,)`.
-    """
-
-    image: Tensor
-    target: Tensor
-    start: Tensor
-    number: Tensor
+    image: Tensor  # which image of the block (R,)
+    target: Tensor  # the class to aim at, -1 for none (R,)
+    start: Tensor  # where the restart begins, as Origin.start (R,)
+    number: Tensor  # which of the search's start points it begins at, -1 for none (R,)
 
 
 @dataclass
 class Candidates(Parallel):
-    """The most promising point of each restart so far.
+    """The most promising point of each restart so far."""
 
-    Attributes:
-        point: Points `(S, ...)`.
-        value: Their objective `(S,)`.
-        hit: Whether they seem to reach the goal `(S,)`; a hit beats any value.
-        judged: The objective of the last point that was judged `(S,)`, not to ask twice.
-    """
-
-    point: Tensor
-    value: Tensor
-    hit: Tensor
-    judged: Tensor
+    point: Tensor  # (S, ...)
+    value: Tensor  # its objective (S,)
+    hit: Tensor  # whether it seems to reach the goal (S,); a hit beats any value
+    judged: Tensor  # the objective of the last point that was judged (S,), not to ask twice
 
     @classmethod
     def none(cls, x: Tensor) -> Candidates:
@@ -89,15 +75,10 @@ class Candidates(Parallel):
 
 @dataclass
 class Paths(Parallel):
-    """The rules' own paths from the rows' points, kept for several steps.
+    """The rules' own paths from the rows' points, kept for several steps."""
 
-    Attributes:
-        offset: Points of the path less z `(S, P, ...)`.
-        since: Steps since they were made `(S,)`.
-    """
-
-    offset: Tensor
-    since: Tensor
+    offset: Tensor  # points of the path less z (S, P, ...)
+    since: Tensor  # steps since they were made (S,)
 
     @classmethod
     def none(cls, x: Tensor, points: int) -> Paths:
@@ -108,21 +89,13 @@ class Paths(Parallel):
 
 @dataclass
 class Batch:
-    """Rows under way.
-
-    Attributes:
-        rows: What they are.
-        climb: Where they stand.
-        candidates: What they have come across.
-        paths: The rule's own paths, where they are kept.
-        ages: How many points each has evaluated; known without asking the device.
-    """
+    """Rows under way: what they are, where they stand, and what they have come across."""
 
     rows: Rows
     climb: Climb
     candidates: Candidates
     paths: Paths | None
-    ages: list[int]
+    ages: list[int]  # how many points each has evaluated; known without asking the device
 
     def take(self, rows: list[int]) -> Batch | None:
         """Some of the rows, by position; None where there are none."""

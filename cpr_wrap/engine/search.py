@@ -38,16 +38,10 @@ class Search:
         turn: int = 0,
         planned: Plan | None = None,
     ) -> None:
-        """Set up the rows.
+        """Set up the rows, unless they were laid out (`planned`) before.
 
-        Args:
-            block: The block.
-            attack: The attack.
-            image: Images of the block to attack `(M,)`.
-            radius: Radius of every image of the block `(B,)`.
-            seed: The run's seed.
-            turn: Number of this search among those of the same attack, for random starts.
-            planned: Rows that were laid out before.
+        The images `(M,)` of the block are attacked in balls of their own radius `(B,)`. Random
+        starts depend on `turn`, the number of this search among those of the same attack.
         """
         self.block, self.attack, self.radius = block, attack, radius
         self.seed, self.turn, self.image = seed, turn, image
@@ -143,8 +137,7 @@ class Search:
     def advance(self) -> bool:
         """Evaluate and move every row of the batch once, and judge what is ripe.
 
-        Returns:
-            Whether anything was left to do.
+        Returns whether anything was left to do.
         """
         if self.batch is None:
             self.batch = self._refill(None)

@@ -49,15 +49,10 @@ def run_stage(
     state: State | None = None,
     after_tick: Callable[[StageRun], None] | None = None,
 ) -> None:
-    """Do one stage of an evaluation on a block.
+    """Do one stage of an evaluation on a block, and tell `after_tick` after every tick.
 
-    Args:
-        block: The block.
-        stage: The stage.
-        seed: The run's seed.
-        state: Where to go on, if the stage has been under way; the block must be as it was then.
-            It is emptied, for its tensors would take up memory as long as the stage lasts.
-        after_tick: Told after every tick.
+    It goes on from `state` if the stage has been under way; the block must be as it was then. The
+    state is emptied, for its tensors would take up memory as long as the stage lasts.
     """
     run = _begin(block, stage, seed)
     if state is not None:

@@ -24,14 +24,7 @@ class Plan(NamedTuple):
 
 
 def plan(block: Block, attack: Attack, image: Tensor, radius: Tensor) -> Plan:
-    """Lay out the rows of an attack.
-
-    Args:
-        block: The block.
-        attack: The attack.
-        image: Images of the block to attack `(M,)`.
-        radius: Radius of every image of the block `(B,)`.
-    """
+    """Lay out the rows of an attack on images `(M,)` of a block, whose radii are `(B,)`."""
     if not len(image):
         return _given(image, image, block.x[:0], NO_TARGET)
     if isinstance(attack.starts, DonorStarts):
@@ -90,7 +83,7 @@ def _from_donors(
     value = _first_look(block, attack, image_, target, points)
     if block.model.rule.cost.total > 1:
         best = _best(image_, value, starts.screen + starts.skip)
-        value = _second_look(block, attack, image_, target, points, radius, value, best)
+        value = _second_look(block, attack, image_, target, points, value, best)
     order = value.argsort(descending=True, stable=True)
     rows = _pick(image_[order].tolist(), target[order].tolist(), starts)
     chosen = order[torch.tensor(rows, dtype=torch.int64, device=order.device)]
@@ -172,12 +165,10 @@ def _second_look(
     image: Tensor,
     target: Tensor,
     points: Tensor,
-    radius: Tensor,
     value: Tensor,
     best: Tensor,
 ) -> Tensor:
     """The objective of the best candidates, with the rule's own path; the others rank behind."""
-    del radius
     objective = attack.objective
     looked = torch.full_like(value, -torch.inf)
     with torch.no_grad():

@@ -130,24 +130,17 @@ def read_tensors(
 class Unit:
     """What one stage did to one block.
 
-    Attributes:
-        stage: Name of the stage.
-        passes: What it cost.
-        seconds: How long it took.
-        tensors: What it found: per goal the images, points and distances; also the block's
-            tensors that a stage sets (clean labels, target order).
-        origins: Per goal, how the points were found, as plain data.
-        note: Anything worth telling, e.g. a smaller batch after running out of memory.
-        batch_size: The block's batch size from here on, where memory ran out; 0 elsewhere.
+    Its tensors are, per goal, the images, points and distances it found; also those of the block
+    that a stage sets (clean labels, target order).
     """
 
     stage: str
     passes: Passes
     seconds: float
     tensors: Mapping[str, Tensor]
-    origins: Mapping[str, list[dict[str, Any]]]
-    note: str = ""
-    batch_size: int = 0
+    origins: Mapping[str, list[dict[str, Any]]]  # per goal, how the points were found
+    note: str = ""  # anything worth telling, e.g. a smaller batch after running out of memory
+    batch_size: int = 0  # the block's from here on, where memory ran out; 0 elsewhere
 
     def replay(self, block: Block) -> None:
         """Bring a block to the state that the stage left it in."""
@@ -189,15 +182,7 @@ class Recorder:
     def unit(
         self, stage: str, passes: Passes, seconds: float, *, first: bool = False, note: str = ""
     ) -> Unit:
-        """What has changed since, as a unit.
-
-        Args:
-            stage: Name of the stage.
-            passes: What it cost.
-            seconds: How long it took.
-            first: Whether to store the block's clean labels and target order too.
-            note: See `Unit`.
-        """
+        """What has changed since, as a unit; the first one holds clean labels and targets too."""
         tensors: dict[str, Tensor] = {}
         origins: dict[str, list[dict[str, Any]]] = {}
         for goal, found in self.block.found.items():
@@ -234,24 +219,15 @@ def _plain_origin(found: Found, row: int) -> dict[str, Any]:
 
 
 class Store:
-    """Units on disk.
-
-    Attributes:
-        path: The folder of this way to evaluate.
-        manifest: All its settings, as found or as written.
-    """
+    """Units on disk: the folder (`path`) of one way to evaluate, and its settings (`manifest`)."""
 
     def __init__(
         self, folder: str | Path, settings: Mapping[str, Any], answers: Answers | None = None
     ) -> None:
-        """Open or make the folder for some settings.
+        """Open or make the folder for everything that results depend on, as plain data.
 
-        Args:
-            folder: Where stores live; different settings live side by side in it.
-            settings: Everything that results depend on, as plain data. `batch_size` may be `auto`:
-                what it came to is kept in the manifest.
-            answers: The model's answers to probe images; a folder with other answers is another
-                model's.
+        A `batch_size` may be `auto`: what it came to is kept in the manifest. A folder with other
+        answers to the probe images is another model's.
         """
         key = digest(json.dumps(settings, sort_keys=True))[:16]
         number = 0

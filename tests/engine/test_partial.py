@@ -314,7 +314,7 @@ def test_time_spent_before_a_stop_counts(tmp_path, monkeypatch):
     monkeypatch.setattr(partial.time, "perf_counter", lambda: clock[0])
     model, x, y = make("confidence", count=2)
     block = Block(model, x, y, y, eps=0.1, norm="Linf", batch_size=2)
-    first = Underway(block, Passes(3, 4), tmp_path / "file")
+    first = Underway(block, Passes(3, 4, 2), tmp_path / "file")
     clock[0] += 7
     first.after_tick(Idle())
     clock[0] += 1000
@@ -322,7 +322,7 @@ def test_time_spent_before_a_stop_counts(tmp_path, monkeypatch):
     second = Underway(block, passes, tmp_path / "file")
     clock[0] += 2
     assert second.seconds == 9
-    assert (passes.forwards, passes.backwards) == (3, 4)
+    assert (passes.forwards, passes.backwards, passes.smoothed) == (3, 4, 2)
 
 
 SCRIPT = """

@@ -212,9 +212,7 @@ class Block:
             first, last = int(rows[0]), int(rows[-1]) + 1
             here = image[rows]
             self._record(here, points[rows], predicted, accepted, origins[first:last])
-            wrong = predicted != self.y[here]
-            reached = wrong if accepted is None else goal.reached(predicted, accepted, self.y[here])
-            hits.append(reached)
+            hits.append(_reached(goal, predicted, accepted, self.y[here]))
         return torch.cat(hits)
 
     def doubtful_points(self) -> tuple[int, int]:
@@ -226,10 +224,7 @@ class Block:
         for goal, found in self.found.items():
             image = (found.known & (found.distance > 0)).nonzero().flatten()
             for rows in image.split(self.batch_size):
-                predicted, accepted = self._ask(found.point[rows], goal)
-                y = self.y[rows]
-                wrong = predicted != y
-                holds = wrong if accepted is None else goal.reached(predicted, accepted, y)
+                holds = _reached(goal, *self._ask(found.point[rows], goal), self.y[rows])
                 asked, lost = asked + len(rows), lost + int((~holds).sum())
         return asked, lost
 
@@ -264,6 +259,11 @@ class Block:
             hits[Goal.ACCEPTED_MISTAKE] = accepted & wrong & inside
         for goal, hit in hits.items():
             self.found[goal].put(image, points, distance, hit & counts, origin)
+
+
+def _reached(goal: Goal, predicted: Tensor, accepted: Tensor | None, y: Tensor) -> Tensor:
+    """Whether answers reach a goal `(M,)`; without a verdict, whether the prediction is wrong."""
+    return predicted != y if accepted is None else goal.reached(predicted, accepted, y)
 
 
 def rank_targets(block: Block, most: int) -> None:

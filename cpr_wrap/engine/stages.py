@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,17 +28,20 @@ State = dict[str, Any]
 class StageRun(ABC):
     """A stage under way. What it does next depends on the block and on its state alone."""
 
+    held: ClassVar[tuple[str, ...]] = ()  # the attributes that are its state
+
     @abstractmethod
     def advance(self) -> bool:
         """Do a little, about one batch; return whether anything was left to do."""
 
-    @abstractmethod
     def state(self) -> State:
         """Where the run is; it shares memory with the run."""
+        return {name: getattr(self, name) for name in self.held}
 
-    @abstractmethod
     def resume(self, state: State) -> None:
         """Go to where a run of the same stage on the same block was."""
+        for name in self.held:
+            setattr(self, name, state[name])
 
 
 def run_stage(
@@ -75,6 +78,8 @@ def _begin(block: Block, stage: Stage | GivenPoints, seed: int) -> StageRun:
 
 class _AtAlphas(StageRun):
     """One search after the other, at every alpha of an attack."""
+
+    held = ("turn",)
 
     def __init__(self, block: Block, attack: Attack, seed: int) -> None:
         self.block, self.attack, self.seed = block, attack, seed
@@ -114,10 +119,10 @@ class _AtAlphas(StageRun):
 
     def state(self) -> State:
         search = None if self.search is None else self.search.state()
-        return {"turn": self.turn, "search": search}
+        return {**super().state(), "search": search}
 
     def resume(self, state: State) -> None:
-        self.turn = state["turn"]
+        super().resume(state)
         if state["search"] is not None:
             self.search = Search.resumed(
                 state["search"], self.block, self.attack, self.seed, turn=self._number
@@ -130,6 +135,8 @@ class _Shrinking(_AtAlphas):
     A success lengthens an image's next stride inwards, a miss halves it: the known radius is
     usually close to the smallest one, and bisecting down from half of it would waste most rounds.
     """
+
+    held = ("turn", "stride", "hopeless", "open", "before")
 
     def __init__(self, block: Block, attack: Attack, seed: int) -> None:
         super().__init__(block, attack, seed)
@@ -164,18 +171,11 @@ class _Shrinking(_AtAlphas):
     def _number(self) -> int:
         return self.turn
 
-    def state(self) -> State:
-        tensors = {name: getattr(self, name) for name in ("stride", "hopeless", "open", "before")}
-        return {**super().state(), **tensors}
-
-    def resume(self, state: State) -> None:
-        super().resume(state)
-        self.stride, self.hopeless = state["stride"], state["hopeless"]
-        self.open, self.before = state["open"], state["before"]
-
 
 class _ProposerRun(StageRun):
     """An attack from elsewhere, batch by batch."""
+
+    held = ("image", "done")
 
     def __init__(self, block: Block, stage: Proposer, seed: int) -> None:
         self.block, self.stage, self.seed = block, stage, seed
@@ -204,12 +204,6 @@ class _ProposerRun(StageRun):
         self.done += len(rows)
         return True
 
-    def state(self) -> State:
-        return {"image": self.image, "done": self.done}
-
-    def resume(self, state: State) -> None:
-        self.image, self.done = state["image"], state["done"]
-
 
 def _check_proposals(name: str, points: object, x: Tensor) -> None:
     """Refuse what would pass for an attack that finds nothing."""
@@ -228,6 +222,8 @@ def _check_proposals(name: str, points: object, x: Tensor) -> None:
 
 class _GivenRun(StageRun):
     """Judges points that were found elsewhere."""
+
+    held = ("done",)
 
     def __init__(self, block: Block, stage: GivenPoints) -> None:
         self.block, self.stage = block, stage
@@ -248,15 +244,11 @@ class _GivenRun(StageRun):
         self.done += len(image)
         return True
 
-    def state(self) -> State:
-        return {"done": self.done}
-
-    def resume(self, state: State) -> None:
-        self.done = state["done"]
-
 
 class _HalvingRun(StageRun):
     """Walks from known points towards the images while the goal stays reached."""
+
+    held = ("image", "far", "low", "high", "turn")
 
     def __init__(self, block: Block, stage: Halving) -> None:
         self.block, self.stage = block, stage
@@ -307,10 +299,3 @@ class _HalvingRun(StageRun):
         goal = self.stage.goal
         origin = Origin(attack=self.stage.name, start=NO_TARGET)
         return self.block.consider(self.image, points, goal, self.block.limit(goal), origin)
-
-    def state(self) -> State:
-        return {name: getattr(self, name) for name in ("image", "far", "low", "high", "turn")}
-
-    def resume(self, state: State) -> None:
-        self.image, self.far, self.turn = state["image"], state["far"], state["turn"]
-        self.low, self.high = state["low"], state["high"]

@@ -22,25 +22,18 @@ def read_pairs(data: Dataset[Any], numbers: Sequence[int]) -> tuple[Tensor, Tens
             check_images(image[None])
         except (TypeError, ValueError) as error:
             raise type(error)(f"image {number}: {error}") from error
+        value = label.item() if hasattr(label, "item") else label
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(
+                f"image {number}: expected a class number of at least 0, got {label!r}"
+            )
         images.append(image)
-        labels.append(_label(label, number))
+        labels.append(value)
     return torch.stack(images), torch.tensor(labels)
 
 
-def _label(label: Any, number: int) -> int:
-    value = label.item() if hasattr(label, "item") else label
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"image {number}: expected a class number of at least 0, got {label!r}")
-    return value
-
-
 def gather(data: Dataset[Any] | DataLoader[Any], y: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """All images `(N, ...)` and labels `(N,)` of a data set or a loader.
-
-    Args:
-        data: A loader that gives batches (images, labels), or a data set of (image, label).
-        y: Must be None; a loader has its own labels.
-    """
+    """All images `(N, ...)` and labels `(N,)` of a data set or a loader; `y` must be None."""
     if y is not None:
         raise TypeError("y: expected None for a loader, which has its own labels")
     if isinstance(data, DataLoader):

@@ -135,29 +135,13 @@ def clean_accuracy(network: nn.Module, x: Tensor, y: Tensor, num_classes: int) -
 
 
 def pgd_points(
-    network: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    num_classes: int,
-    eps: float,
-    *,
-    steps: int = 10,
-    norm: str = "Linf",
-    seed: int = 0,
+    network: nn.Module, x: Tensor, y: Tensor, num_classes: int, *, seed: int = 0, **settings: Any
 ) -> Tensor:
-    """The points of the smallest margin `(N, C, H, W)` that PGD finds from a uniform start.
+    """The points of the smallest margin around images `(N, C, H, W)` that PGD finds.
 
-    Args:
-        network: The network.
-        x: Images `(N, C, H, W)`.
-        y: True classes `(N,)`.
-        num_classes: k.
-        eps: Radius of the ball.
-        steps: Steps of the attack, each of length 2.5 * eps / steps.
-        norm: `Linf` or `L2`.
-        seed: Seed of the starts.
+    `settings` are those of `AT`; the attack starts anywhere within its `eps`.
     """
-    attack = AT(eps=eps, steps=steps, norm=norm, keep="best").attack
+    attack = AT(**settings, keep="best").attack
 
     def points(x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
         return attack(network, lambda z: -margin(network(z)[:, :num_classes], y), x, keys)
@@ -170,5 +154,5 @@ def pgd_accuracy(
     network: nn.Module, x: Tensor, y: Tensor, num_classes: int, eps: float, **settings: Any
 ) -> float:
     """Share of images still classified rightly at the points that `pgd_points` finds."""
-    points = pgd_points(network, x, y, num_classes, eps, **settings)
+    points = pgd_points(network, x, y, num_classes, eps=eps, **settings)
     return clean_accuracy(network, points, y, num_classes)

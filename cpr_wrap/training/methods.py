@@ -39,10 +39,7 @@ class StandardTraining(Method):
 @register_method("at")
 @dataclass(frozen=True, kw_only=True)
 class AT(AdversarialMethod):
-    """Adversarial training (Madry et al. 2018): cross entropy at the points that PGD finds.
-
-    Clean images are not used.
-    """
+    """Cross entropy at the points that PGD finds, and not on clean images (Madry et al. 2018)."""
 
     def loss(self, network: nn.Module, x: Tensor, y: Tensor, keys: Tensor) -> Losses:
         """Cross entropy of each attacked image."""
@@ -74,9 +71,7 @@ def kl(outputs: Tensor, others: Tensor) -> Tensor:
 @register_method("trades")
 @dataclass(frozen=True, kw_only=True)
 class TRADES(AdversarialMethod):
-    """Cross entropy on the image plus `beta` times the divergence to the worst point around it.
-
-    Zhang et al. 2019.
+    """Cross entropy, plus `beta` times the divergence to the worst point (Zhang et al. 2019).
 
     Attributes:
         beta: Weight of the divergence; larger trades clean accuracy for robustness.
@@ -109,9 +104,7 @@ def boosted_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
 @register_method("mart")
 @dataclass(frozen=True, kw_only=True)
 class MART(AdversarialMethod):
-    """Boosted cross entropy on attacked images, plus a divergence weighted by 1 - h_y(x).
-
-    Images that are misclassified when clean weigh more (Wang et al. 2020).
+    """Adversarial training with more weight on misclassified images (Wang et al. 2020).
 
     Attributes:
         beta: Weight of the divergence.
@@ -133,9 +126,7 @@ class MART(AdversarialMethod):
 @register_method("ibp")
 @dataclass(frozen=True, kw_only=True)
 class IBP(AdversarialMethod):
-    """Cross entropy on the image and, by interval bounds, on all points around it.
-
-    Gowal et al. 2018.
+    """Cross entropy on the image and, by interval bounds, around it (Gowal et al. 2018).
 
     Attributes:
         weight: Share of the bound in the loss; it grows with eps during the warm-up.
@@ -317,9 +308,7 @@ def rectification_loss(outputs: Tensor, y: Tensor) -> Tensor:
 @register_method("atrr")
 @dataclass(frozen=True, kw_only=True)
 class ATRR(AdversarialMethod):
-    """Adversarial training of the classes, and of an auxiliary head on the same points.
-
-    The head learns how far the confidence can be believed (Pang et al. 2022).
+    """Adversarial training of the classes, and of a head that rates them (Pang et al. 2022).
 
     Attributes:
         rectify_weight: The paper's lambda.

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
-from cpr_wrap._checks import check_eps, check_positive, check_share
+from cpr_wrap._checks import check_count, check_eps, check_positive, check_share
 from cpr_wrap._registry import Registry
 from cpr_wrap.networks import NETWORKS
 from cpr_wrap.rules import Consistency
@@ -95,9 +95,6 @@ class Milestones(Schedule):
         return float(self.rate ** sum(progress >= epoch for epoch in self.epochs))
 
 
-_LINEAR = Linear()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """All settings of a training, except the images.
@@ -139,7 +136,7 @@ class Recipe:
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 0.0
-    schedule: Schedule = _LINEAR
+    schedule: Schedule = field(default_factory=Linear)
     warmup: float = 0.0
     augmentation: str = "none"
     rule_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -151,10 +148,8 @@ class Recipe:
             raise TypeError(f"method: expected a training method like AT(), got {self.method!r}")
         if not isinstance(self.schedule, Schedule):
             raise TypeError(f"schedule: expected a schedule like Linear(), got {self.schedule!r}")
-        for name in ("epochs", "batch_size"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}: expected a whole number of at least 1, got {value}")
+        check_count(self.epochs, "epochs")
+        check_count(self.batch_size, "batch_size")
         check_positive(self.lr, "lr")
         check_eps(self.weight_decay, "weight_decay")
         check_share(self.reject_rate, "reject_rate")

@@ -132,17 +132,15 @@ def find_entry(name: str) -> tuple[Entry, Mapping[str, Any]]:
             f"robustbench:cifar10/Linf/Rice2020Overfitting, got robustbench:{name}"
         )
     entry = Entry(*(parts if len(parts) == 3 else ("cifar10", "Linf", name)))
-    models = import_extra("robustbench.model_zoo").model_dicts
-    datasets = {each.value: models[each] for each in models}
-    if entry.dataset not in datasets:
-        raise unknown("RobustBench data set", entry.dataset, datasets)
-    threats = {each.value: listed for each, listed in datasets[entry.dataset].items()}
-    if entry.threat not in threats:
-        raise unknown(f"RobustBench threat model for {entry.dataset}", entry.threat, threats)
-    if entry.name not in threats[entry.threat]:
-        board = f"{entry.dataset}/{entry.threat}"
-        raise unknown(f"RobustBench {board} model", entry.name, threats[entry.threat])
-    return entry, threats[entry.threat][entry.name]
+    found: Mapping[Any, Any] = import_extra("robustbench.model_zoo").model_dicts
+    board = f"{entry.dataset}/{entry.threat}"
+    kinds = ("data set", f"threat model for {entry.dataset}", f"{board} model")
+    for kind, part in zip(kinds, entry, strict=True):
+        known = {getattr(key, "value", key): below for key, below in found.items()}
+        if part not in known:
+            raise unknown(f"RobustBench {kind}", part, known)
+        found = known[part]
+    return entry, found
 
 
 def _timm_name(entry: Entry) -> str:

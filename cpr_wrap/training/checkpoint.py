@@ -35,10 +35,7 @@ def save_state(folder: Path, state: dict[str, Any]) -> None:
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
-    """Read the last state of a training that is whole, None if there is none.
-
-    Warns of a file that is damaged, and sets it aside, so that it does not displace a good one.
-    """
+    """Read the last state of a training that is whole, if there is one; damaged ones step aside."""
     for file in (folder / STATE, folder / PREVIOUS):
         if not file.exists():
             continue

@@ -133,11 +133,7 @@ def train(
 def trained_rule(
     recipe: Recipe, network: nn.Module, validation: tuple[Tensor, Tensor] | None
 ) -> RejectionRule:
-    """The rule that a recipe's network, in eval mode, is made for.
-
-    Without validation images a rule that needs a threshold accepts everything until it is
-    calibrated.
-    """
+    """The rule that a recipe's network, in eval mode, is made for, with its threshold set."""
     rule = recipe.rule
     if not isinstance(rule.calibrated_by, ByQuantile):
         return rule
@@ -159,22 +155,18 @@ def finished_model(
     history: Sequence[EpochRecord],
     facts: Mapping[str, Any],
 ) -> SelectiveClassifier:
-    """A trained network, in eval mode, with its rule, and as its source all that is known about it.
+    """A trained network, in eval mode, with its rule; its source is all that is known about it.
 
-    The `facts` are how to build it again, and what it takes: `network` (a registered name, or None
-    for one of the user's own), `network_settings`, `input_shape`, `num_classes`, `dataset`.
+    The `facts` are how to build it again, and what images it takes.
     """
     method, attacks = recipe.method, isinstance(recipe.method, AdversarialMethod)
     threat = {name: getattr(method, name) for name in ("norm", "eps") if attacks}
+    versions = {"cpr_wrap": __version__, "torch": torch.__version__}
     source = {
         **facts,
         **threat,
         "recipe": describe_recipe(recipe),
         "history": [asdict(record) for record in history],
-        "versions": {
-            "cpr_wrap": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": {**versions, "python": platform.python_version()},
     }
     return SelectiveClassifier(network, trained_rule(recipe, network, validation), source)

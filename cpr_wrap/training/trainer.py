@@ -15,24 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from cpr_wrap import noise
-from cpr_wrap.training.checkpoint import (
-    STATE,
-    differences,
-    load_state,
-    network_identity,
-    save_state,
-)
+from cpr_wrap.training import checkpoint, measure
 from cpr_wrap.training.data import AUGMENTATIONS, TrainingData, epoch_batches
 from cpr_wrap.training.distributed import join_group
-from cpr_wrap.training.measure import (
-    EpochRecord,
-    Tally,
-    TrainingProgress,
-    clean_accuracy,
-    pgd_accuracy,
-    step_sums,
-    wide_float,
-)
+from cpr_wrap.training.measure import EpochRecord, Tally, TrainingProgress
 from cpr_wrap.training.method import AdversarialMethod, Losses, Method, attacking
 from cpr_wrap.training.recipes import Recipe, describe_recipe
 
@@ -95,7 +81,7 @@ class Trainer:
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
             self.identity = self._identify()
-            state = load_state(self.out) if resume else None
+            state = checkpoint.load_state(self.out) if resume else None
             if state is not None:
                 self._restore(state)
         self.team.follow_leader(self.network.state_dict().values())
@@ -134,13 +120,13 @@ class Trainer:
             **{k: v for k, v in recipe.items() if k not in ("rule_settings", "reject_rate")},
             "images": self.images.identity(),
             "validation images": None if self.validation is None else self.validation.identity(),
-            "network": network_identity(self.network),
+            "network": checkpoint.network_identity(self.network),
             "early_stop": self.early_stop,
             "amp": self.amp,
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
-        other = differences(self.identity, json.loads(state["identity"]))
+        other = checkpoint.differences(self.identity, json.loads(state["identity"]))
         if other:
             raise ValueError(
                 f"{self.out} holds the state of another training (other {', '.join(other)}); "
@@ -171,10 +157,10 @@ class Trainer:
             "history": json.dumps([asdict(record) for record in self.history]),
             "best": self.best,
         }
-        save_state(self.out, state)
+        checkpoint.save_state(self.out, state)
 
     def _diverged(self, what: str) -> str:
-        kept = "" if self.out is None else f" {self.out / STATE} is the last good state."
+        kept = "" if self.out is None else f" {self.out / checkpoint.STATE} is the last good state."
         return (
             f"{what} in epoch {self.epoch + 1}, batch {self.batch + 1}: training has diverged."
             f"{kept} Lower lr, or warm eps up for longer"
@@ -234,7 +220,7 @@ class Trainer:
         self.team.follow_leader(self.network.buffers())  # the statistics of batch norm
         with self._own_dropout():
             losses: Losses = self._warmed_up(progress).loss(self.model, x, y, keys)
-        sums = self.team.total(step_sums(losses) * weight)
+        sums = self.team.total(measure.step_sums(losses) * weight)
         if not math.isfinite(sums[0]):
             raise RuntimeError(self._diverged(f"the loss is {float(sums[0])}"))
         self.optimizer.zero_grad(set_to_none=True)
@@ -284,11 +270,13 @@ class Trainer:
         if self.validation_set is None:
             return None, None
         method, known = self.recipe.method, (*self.validation_set, self.images.num_classes)
-        found = torch.full((2,), torch.nan, dtype=wide_float(self.device), device=self.device)
+        found = torch.full(
+            (2,), torch.nan, dtype=measure.wide_float(self.device), device=self.device
+        )
         if self.team.leads:
-            found[0] = clean_accuracy(self.network, *known)
+            found[0] = measure.clean_accuracy(self.network, *known)
             if isinstance(method, AdversarialMethod):
-                found[1] = pgd_accuracy(self.network, *known, method.eps, norm=method.norm)
+                found[1] = measure.pgd_accuracy(self.network, *known, method.eps, norm=method.norm)
         self.team.follow_leader([found])
         clean, robust = found.tolist()
         return clean, None if math.isnan(robust) else robust

@@ -110,8 +110,7 @@ def _rule(config: Mapping[str, Any], folder: Path) -> RejectionRule | None:
     if not config.get("rule"):
         return None
     try:
-        held = config["rule"]
-        name = held.get("name") if isinstance(held, Mapping) else None
+        held, name = config["rule"], config["rule"].get("name")
         if isinstance(name, str) and ":" in name and name not in RULES:
             find_rule(trusted(name, folder))
         return load_rule(folder, held)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from cpr_wrap._checks import check_images, check_labels, check_share
-from cpr_wrap.data.pairs import gather
+from cpr_wrap.data.images import gather
 from cpr_wrap.geometry import threat
 from cpr_wrap.metrics.evidence import CalibrationFacts
 from cpr_wrap.metrics.intervals import Interval, clopper_pearson

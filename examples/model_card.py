@@ -86,7 +86,7 @@ def measure_figures(
     """
     k = model.logits(x[:1]).shape[1]
     selection = _judge(model, x)
-    z = pgd_points(model.base, x, y, k, eps, steps=pgd_steps)
+    z = pgd_points(model.base, x, y, k, eps=eps, steps=pgd_steps)
     probs, mistakes = _under_attack(model, z, y)
     attacked: dict[str, Any] = {}
     if autoattack is not None:

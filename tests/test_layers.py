@@ -52,7 +52,7 @@ SLOW = {
     "pydantic": {"evaluation/result.py"},
     "PIL": {
         "cli/_pictures.py",
-        "data/pictures.py",
+        "data/folder.py",
         "report/html.py",
         "zoo/robustbench.py",
     },

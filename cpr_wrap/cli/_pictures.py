@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cpr_wrap.data.pictures import ENDINGS, as_pixels, find_pictures, open_picture
+from cpr_wrap.data.folder import ENDINGS, as_pixels, find_pictures, open_picture
 from cpr_wrap.zoo import ZooModel
 
 

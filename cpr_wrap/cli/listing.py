@@ -82,7 +82,7 @@ def _models(source: SourceName) -> dict[str, str]:
 
 def _bundled() -> dict[str, str]:
     from cpr_wrap.zoo import load_network
-    from cpr_wrap.zoo.bundled import bundled_names
+    from cpr_wrap.zoo.local import bundled_names
 
     found = {}
     for name in bundled_names():

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from cpr_wrap.data.datasets import DATASETS, LOADERS, load_data
-from cpr_wrap.data.folder import FolderImages, load_folder
+from cpr_wrap.data.datasets import DATASETS, LOADERS, DonorPool, donor_pool, load_data
+from cpr_wrap.data.folder import FolderImages, load_folder, open_picture
 from cpr_wrap.data.images import PARTS, ImageData, paper_split
-from cpr_wrap.data.pictures import open_picture
-from cpr_wrap.data.pool import DonorPool, donor_pool
 from cpr_wrap.data.torchvision import DataSet
 
 __all__ = [

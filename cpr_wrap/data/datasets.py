@@ -7,19 +7,19 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
+from cpr_wrap._files import digest
 from cpr_wrap._registry import Registry, unknown
-from cpr_wrap.data.folder import ClassMap, load_folder
+from cpr_wrap.data.folder import ClassMap, Transform, load_folder
 from cpr_wrap.data.images import PAPER_TEST_IMAGES, PARTS, ImageData, Stored, Wanted, paper_split
 from cpr_wrap.data.own import load_address, load_npz, npz_files, read_npz, take
-from cpr_wrap.data.pictures import Transform
 from cpr_wrap.data.torchvision import DataSet, read_torchvision
 
-_BUNDLED_MNIST = Path(__file__).parent.parent / "bundled" / "mnist" / "test_subset.npz"
-
+_BUNDLED = Path(__file__).parent.parent / "bundled" / "mnist"
 
 DATASETS: Registry[DataSet] = Registry("data set")
 LOADERS: Registry[Callable[[str], ImageData]] = Registry("data set", "cpr_wrap.data")
@@ -33,7 +33,7 @@ DATASETS.register("mnist")(
         train="MNIST/raw/train-images-idx3-ubyte",
         test="MNIST/raw/t10k-images-idx3-ubyte",
         url="https://ossci-datasets.s3.amazonaws.com/mnist/",
-        bundled=_BUNDLED_MNIST,
+        bundled=_BUNDLED / "test_subset.npz",
     )
 )
 DATASETS.register("cifar10")(
@@ -177,16 +177,15 @@ def _from_stored(stored: Stored, name: str, part: str, wanted: Wanted) -> ImageD
             )
             warnings.warn(note, stacklevel=3)
     what = f"{name}'s part {part!r}"
-    return stored.take(wanted, name, part, what=what, among=among, note=note)
+    return stored.take(wanted, what=what, among=among, name=name, part=part, note=note)
 
 
 def _from_bundled(path: Path, name: str, part: str, wanted: Wanted, root: Path) -> ImageData:
     """Take a part of the test images that come with this package."""
     with np.load(path, allow_pickle=False) as file:
         numbers = file["indices"].astype(np.int64)
-        stored = Stored(
-            images=file["images"], labels=file["labels"], origin=str(path), numbers=numbers
-        )
+        arrays = {key: file[key] for key in ("images", "labels")}
+    stored = Stored(**arrays, origin=str(path), numbers=numbers)
     among, note = None, f"these are from the {len(numbers)} that come with cpr-wrap"
     if part != "test":
         # There are too few images for the clean part; the robust part stands in for it.
@@ -201,4 +200,53 @@ def _from_bundled(path: Path, name: str, part: str, wanted: Wanted, root: Path) 
         note += f", where the paper takes images {clean[0]} to {clean[-1]}"
         warnings.warn(note, stacklevel=3)
     what = f"the bundled part {part!r} of {name}"
-    return _checked(stored, name).take(wanted, name, part, what=what, among=among, note=note)
+    stored = _checked(stored, name)
+    return stored.take(wanted, what=what, among=among, name=name, part=part, note=note)
+
+
+class DonorPool(NamedTuple):
+    """Training images, the same number per class.
+
+    Attributes:
+        images: Pixels `(N, C, H, W)` in [0, 1], ordered by class.
+        labels: Classes `(N,)`.
+        digest: A digest of both.
+    """
+
+    images: Tensor
+    labels: Tensor
+    digest: str
+
+
+def donor_pool(
+    name: str, per_class: int = 20, data_dir: str | Path | None = None
+) -> DonorPool | None:
+    """The first training images of each class of a known data set.
+
+    Args:
+        name: "mnist", whose donors come with this package, "svhn" or "cifar10".
+        per_class: Images per class, or as many as there are: 500 for MNIST.
+        data_dir: Folder of the other data sets, see `load_data`.
+
+    Returns:
+        The donors; None if there are no training images.
+
+    Example:
+        >>> pool = donor_pool("mnist", per_class=2)
+        >>> pool.images.shape
+        torch.Size([20, 1, 28, 28])
+    """
+    num_classes = DATASETS[name].num_classes
+    try:
+        if name == "mnist":
+            data = load_npz(_BUNDLED / "train_pool.npz", "train", Wanted())
+        else:
+            data = load_data(name, "train", data_dir)
+    except LookupError:
+        return None
+    images, labels = data.images, data.labels
+    found = [(labels == label).nonzero().flatten() for label in range(num_classes)]
+    if per_class < 1:
+        raise ValueError(f"per_class: expected at least 1, got {per_class}")
+    rows = [row for places in found for row in places[:per_class].tolist()]
+    return DonorPool(images[rows], labels[rows], digest(images[rows], labels[rows]))

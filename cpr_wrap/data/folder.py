@@ -1,21 +1,26 @@
-"""Images in folders, one folder per class."""
+"""Images in folders, one folder per class; files that would run programs are refused."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from cpr_wrap._registry import unknown
 from cpr_wrap.data.images import ImageData, Wanted, collect
-from cpr_wrap.data.pictures import ENDINGS, Transform, as_pixels, find_pictures, open_picture
 
 ClassMap = Mapping[str, int] | str | Path
+Transform = Callable[[Any], Tensor]  # from a PIL image to pixels (C, H, W) in [0, 1]
+
+ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# Pillow goes by content and not by name, and would hand PostScript to Ghostscript.
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 class FolderImages(Dataset[tuple[Tensor, int]]):
@@ -49,7 +54,7 @@ class FolderImages(Dataset[tuple[Tensor, int]]):
                 `ZooModel.transform`, the model's own resize and crop. Without it, images keep their
                 size.
             num: Keep this many images, spread evenly, so that all classes occur.
-            channels: 1 for grey images, 3 for colour; 3 if None.
+            channels: 1 for gray images, 3 for color; 3 if None.
             class_map: The number of each class folder, for models with their own order of classes:
                 a mapping, or a file. JSON: `{"n01440764": 0, …}`, `{"0": ["n01440764", …], …}` or a
                 list of folders. Text: a folder and a number on each line, or folders in order.
@@ -61,14 +66,11 @@ class FolderImages(Dataset[tuple[Tensor, int]]):
                 f"{self.root}: expected a folder of images, got no folder of that name"
             )
         if channels not in (None, 1, 3):
-            raise ValueError(f"channels: expected 1 (grey) or 3 (colour), got {channels}")
+            raise ValueError(f"channels: expected 1 (gray) or 3 (color), got {channels}")
         self.name = self.root.resolve().name
         self.transform, self.channels = transform or as_pixels, channels or 3
-        folders = sorted(
-            entry.name
-            for entry in self.root.iterdir()
-            if entry.is_dir() and not entry.name.startswith(".")
-        )
+        entries = (entry for entry in self.root.iterdir() if entry.is_dir())
+        folders = sorted(entry.name for entry in entries if not entry.name.startswith("."))
         labels = _labels(folders, class_map, self.root)
         names = {label: name for name, label in labels.items()}
         self.classes = [names.get(label, str(label)) for label in range(max(names, default=-1) + 1)]
@@ -105,6 +107,66 @@ class FolderImages(Dataset[tuple[Tensor, int]]):
         return self.transform(open_picture(file, self.channels)), label
 
 
+def find_pictures(folder: Path) -> list[Path]:
+    """The image files in a folder and below it, in the order of their names; no hidden ones."""
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() in ENDINGS
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    )
+
+
+def open_picture(file: Path, channels: int = 3) -> Any:
+    """Read an image file.
+
+    Args:
+        file: The file.
+        channels: 3 for color, 1 for gray.
+
+    Returns:
+        A PIL image of mode RGB or L, rounded to 8 bits per channel.
+    """
+    from PIL import Image
+
+    Image.init()
+    formats = [name for name in _FORMATS if name in Image.OPEN]
+    try:
+        with Image.open(file, formats=formats) as image:
+            image.load()
+            plain = _eight_bits(image)
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise RuntimeError(f"{file} cannot be read as an image ({error})") from error
+    if plain is None:
+        raise ValueError(
+            f"{file}: expected pixels of 8 or 16 bits, or floats in [0, 1], got mode "
+            f"{image.mode!r} of another range; convert it to 8 bits"
+        )
+    return plain.convert("L" if channels == 1 else "RGB")
+
+
+def _eight_bits(image: Any) -> Any:
+    """The image with 8 bits for each value, None if its range is unknown."""
+    from PIL import Image
+
+    deep = image.mode.startswith("I;16")
+    if not deep and image.mode not in ("I", "F"):
+        return image
+    values = np.asarray(image)
+    # Some versions of Pillow read 16 bits as mode I, which may hold 32.
+    if deep or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        return Image.fromarray(np.round(values / 257).astype(np.uint8))
+    if image.mode == "F" and values.min() >= 0 and values.max() <= 1:
+        return Image.fromarray(np.round(values * 255).astype(np.uint8))
+    return None
+
+
+def as_pixels(image: Any) -> Tensor:
+    """Pixels `(C, H, W)` in [0, 1] of a PIL image of mode RGB or L, at its own size."""
+    pixels = torch.from_numpy(np.array(image)).float().div_(255)
+    return pixels[None] if pixels.dim() == 2 else pixels.permute(2, 0, 1)
+
+
 def load_folder(
     path: str | Path, transform: Transform | None = None, num: int | None = None, **options: Any
 ) -> ImageData:
@@ -130,8 +192,8 @@ def load_folder(
     """
     folder = FolderImages(path, transform, num, **options)
     pairs = (folder[i] for i in range(len(folder)))
-    numbers, origin = np.array(folder.numbers), str(folder.root)
-    return collect(pairs, numbers, folder.name, "folder", folder.num_classes, origin)
+    numbers, facts = np.array(folder.numbers), {"name": folder.name, "part": "folder"}
+    return collect(pairs, numbers, str(folder.root), folder.num_classes, **facts)
 
 
 def _places(wanted: Wanted, count: int, what: str) -> list[int]:

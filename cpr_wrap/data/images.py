@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from cpr_wrap._checks import check_images, check_labels
 
@@ -49,25 +50,14 @@ class ImageData:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which images of a data set are asked for; all of them by default.
-
-    Attributes:
-        num: How many, from the first.
-        start: The number of the first.
-        indices: The numbers of all of them, in place of the other two.
-    """
+    """Which images are asked for: `num` from number `start` on, or all those of `indices`."""
 
     num: int | None = None
     start: int | None = None
     indices: Sequence[int] | Tensor | None = None
 
     def rows(self, numbers: Numbers, what: str) -> Numbers:
-        """Places of the images that are wanted.
-
-        Args:
-            numbers: The numbers of the images that there are `(N,)`, rising.
-            what: Which images these are, for messages.
-        """
+        """Places of the images that are wanted among those with rising `numbers` `(N,)`."""
         if self.indices is not None:
             return self._chosen(numbers, what)
         rows = np.arange(len(numbers))
@@ -112,22 +102,15 @@ def _ranges(numbers: Numbers) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """Images as they are stored, of which only those that are wanted become tensors.
-
-    Attributes:
-        images: Grey `(N, H, W)` or colour `(N, H, W, C)` or `(N, C, H, W)`, as bytes or as floats
-            in [0, 1].
-        labels: Classes `(N,)`.
-        origin: The file or folder they come from, for messages.
-        num_classes: How many classes there are, if that is known.
-        numbers: The number of each image in its data set `(N,)`, rising; its place if None.
-    """
+    """Images as they are stored, of which only those that are wanted become tensors."""
 
     images: npt.NDArray[Any]
+    """Gray `(N, H, W)`, color `(N, H, W, C)` or `(N, C, H, W)`; bytes, or floats in [0, 1]."""
     labels: npt.NDArray[Any]
     origin: str
     num_classes: int | None = None
     numbers: Numbers | None = None
+    """The number of each image in its data set `(N,)`, rising; its place if None."""
 
     def __post_init__(self) -> None:
         check_layout(self.images.shape, self.images.dtype, self.origin)
@@ -147,23 +130,12 @@ class Stored:
     def take(
         self,
         wanted: Wanted,
-        name: str,
-        part: str,
         *,
         what: str | None = None,
         among: range | None = None,
-        note: str = "",
+        **facts: str,
     ) -> ImageData:
-        """The images that are wanted, checked.
-
-        Args:
-            wanted: Which.
-            name: As in `ImageData`.
-            part: As in `ImageData`.
-            what: Which images these are, for messages; `origin` if None.
-            among: The numbers to choose from; all if None.
-            note: As in `ImageData`.
-        """
+        """The images that are wanted of those numbered in `among`; `facts`: name, part, note."""
         numbers = np.arange(len(self.labels)) if self.numbers is None else self.numbers
         places = np.arange(len(numbers))
         if among is not None:
@@ -174,29 +146,17 @@ class Stored:
         pixels = pixels.float().div_(255 if pixels.dtype == torch.uint8 else 1)
         labels = torch.from_numpy(self.labels[rows].astype(np.int64))
         classes = self.num_classes or int(self.labels.max()) + 1
-        found = _checked(pixels, labels, numbers[rows], classes, self.origin)
-        return replace(found, name=name, part=part, note=note)
+        return _checked(self.origin, pixels, labels, numbers[rows], classes, **facts)
 
 
 def collect(
     pairs: Iterable[tuple[Any, Any]],
     numbers: Numbers,
-    name: str,
-    part: str,
+    origin: str,
     num_classes: int | None = None,
-    origin: str | None = None,
+    **facts: str,
 ) -> ImageData:
-    """Put images that come one by one together.
-
-    Args:
-        pairs: Pixels `(C, H, W)` in [0, 1] and label of each image.
-        numbers: Their numbers `(N,)`.
-        name: As in `ImageData`.
-        part: As in `ImageData`.
-        num_classes: As in `ImageData`; the largest label decides if None.
-        origin: Where they come from, for messages; `name` if None.
-    """
-    origin = origin or name
+    """Put pixels `(C, H, W)` and labels that come one by one together; `facts`: name and part."""
     images, labels = zip(*pairs, strict=True)
     if not all(isinstance(image, Tensor) for image in images):
         raise TypeError(
@@ -211,23 +171,50 @@ def collect(
         )
     pixels, classes = torch.stack(images).float(), torch.tensor([int(label) for label in labels])
     num_classes = num_classes or int(classes.max()) + 1
-    found = _checked(pixels, classes, numbers, num_classes, origin)
-    return replace(found, name=name, part=part)
+    return _checked(origin, pixels, classes, numbers, num_classes, **facts)
 
 
 def _checked(
-    images: Tensor, labels: Tensor, numbers: Numbers, num_classes: int, origin: str
+    origin: str, images: Tensor, labels: Tensor, numbers: Numbers, num_classes: int, **facts: str
 ) -> ImageData:
     check_images(images, name=origin)
     check_labels(labels, len(images), num_classes, name=origin)
+    indices = torch.from_numpy(numbers)
     return ImageData(
-        images=images,
-        labels=labels,
-        indices=torch.from_numpy(numbers),
-        name=origin,
-        part="",
-        num_classes=num_classes,
+        images=images, labels=labels, indices=indices, num_classes=num_classes, **facts
     )
+
+
+def read_pairs(data: Dataset[Any], numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Images `(B, ...)` and labels `(B,)` of some numbers."""
+    images, labels = [], []
+    for number in numbers:
+        image, label = data[number]
+        image = torch.as_tensor(image)
+        try:
+            check_images(image[None])
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"image {number}: {error}") from error
+        value = label.item() if hasattr(label, "item") else label
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(
+                f"image {number}: expected a class number of at least 0, got {label!r}"
+            )
+        images.append(image)
+        labels.append(value)
+    return torch.stack(images), torch.tensor(labels)
+
+
+def gather(data: Dataset[Any] | DataLoader[Any], y: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """All images `(N, ...)` and labels `(N,)` of a data set or a loader; `y` must be None."""
+    if y is not None:
+        raise TypeError("y: expected None for a loader, which has its own labels")
+    if isinstance(data, DataLoader):
+        images, labels = zip(*((batch[0], batch[1]) for batch in data), strict=True)
+        return torch.cat(images), torch.cat([torch.as_tensor(part) for part in labels])
+    if not isinstance(data, Dataset) or not hasattr(data, "__len__"):
+        raise TypeError(f"expected a data set with a length or a loader, got {type(data).__name__}")
+    return read_pairs(data, range(len(data)))
 
 
 def check_layout(shape: tuple[int, ...], dtype: np.dtype[Any], origin: str) -> None:
@@ -260,9 +247,5 @@ def paper_split(part: str, count: int) -> range:
             f"expected at least 2 test images, to have one outside the validation part, got {count}"
         )
     tenth = max(1, count // 10)
-    parts = {
-        "clean": range(count - tenth),
-        "robust": range(tenth),
-        "validation": range(count - tenth, count),
-    }
-    return parts[part]
+    rest = count - tenth
+    return {"clean": range(rest), "robust": range(tenth), "validation": range(rest, count)}[part]

@@ -11,7 +11,6 @@ import zipfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
 
@@ -22,9 +21,8 @@ from cpr_wrap.data.images import ImageData, Stored, Wanted, check_layout, collec
 # as much, but a few kilobytes of zeros can fill any memory.
 _ALWAYS_ROOM, _LARGEST_RATIO = 2**28, 100
 # Not LookupError, which is ours; zipfile says RuntimeError of a file with a password.
-_UNREADABLE = (
-    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, RuntimeError),
-)
+_BAD_BYTES = (zipfile.BadZipFile, zlib.error, EOFError, OSError)
+_UNREADABLE = (*_BAD_BYTES, ValueError, TypeError, RuntimeError)
 
 
 def load_npz(path: Path, part: str, wanted: Wanted) -> ImageData:
@@ -32,15 +30,16 @@ def load_npz(path: Path, part: str, wanted: Wanted) -> ImageData:
     if not path.is_file():
         raise LookupError(f"expected a file of images, got {path}, which does not exist")
     stored = read_arrays(path, "train" if part == "train" else "test")
-    return stored.take(wanted, path.stem, "own")
+    return stored.take(wanted, name=path.stem, part="own")
 
 
 def load_address(address: str, wanted: Wanted) -> ImageData:
     """Load images from a function: `mydata:load`, called without arguments."""
     found = call(address)
     if isinstance(found, tuple | list) and len(found) == 2:
-        images, labels = (np.asarray(part) for part in found)
-        return Stored(images=images, labels=labels, origin=address).take(wanted, address, "own")
+        images, labels = map(np.asarray, found)
+        stored = Stored(images=images, labels=labels, origin=address)
+        return stored.take(wanted, name=address, part="own")
     if isinstance(found, ImageData):
         return take(found, wanted, address)
     if not hasattr(found, "__getitem__"):
@@ -50,7 +49,8 @@ def load_address(address: str, wanted: Wanted) -> ImageData:
         )
     rows = wanted.rows(np.arange(len(found)), address)
     classes = len(getattr(found, "classes", ())) or None
-    return collect((found[row] for row in rows.tolist()), rows, address, "own", classes)
+    pairs = (found[row] for row in rows.tolist())
+    return collect(pairs, rows, address, classes, name=address, part="own")
 
 
 def take(found: ImageData, wanted: Wanted, origin: str) -> ImageData:
@@ -74,13 +74,7 @@ def read_npz(root: Path, name: str, half: str) -> Stored | None:
 
 
 def read_arrays(path: Path, half: str, *, named: bool | None = None) -> Stored:
-    """Read images and labels from one file.
-
-    Args:
-        path: The file.
-        half: "train" or "test", for a file that has both.
-        named: Whether the arrays are named by their half; by default as they are.
-    """
+    """Read images and labels, of arrays that are named by their half if `named`, or found to be."""
     try:
         with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as file:
             named = "images" not in file if named is None else named
@@ -108,7 +102,11 @@ def _check_promise(archive: zipfile.ZipFile, name: str, path: Path, *, images: b
     """Look at the header of an array, before there is made room for it."""
     info = archive.getinfo(f"{name}.npy")
     with archive.open(info) as member:
-        shape, dtype = _header(member)
+        first = np.lib.format.read_magic(member) == (1, 0)
+        header = (
+            np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = header(member)
     if images:
         check_layout(shape, dtype, str(path))
     promised = math.prod(shape) * dtype.itemsize
@@ -117,11 +115,3 @@ def _check_promise(archive: zipfile.ZipFile, name: str, path: Path, *, images: b
             f"{path}: expected an array of plausible size, got {promised:,} bytes promised by "
             f"{name!r} in {info.compress_size:,}"
         )
-
-
-def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    numpy = np.lib.format
-    first = numpy.read_magic(member) == (1, 0)
-    read = numpy.read_array_header_1_0 if first else numpy.read_array_header_2_0
-    shape, _, dtype = read(member)
-    return shape, dtype

@@ -42,10 +42,7 @@ class DataSet:
 
 
 def read_torchvision(root: Path, dataset: DataSet, half: str, download: bool) -> Stored | None:
-    """Read the half "train" or "test" of a data set, or None if its folder is not there.
-
-    With `download`, torchvision fetches what is missing.
-    """
+    """Read the half "train" or "test"; None if it is not there and `download` is not asked for."""
     file = dataset.file(root, half)
     found = file.is_file()
     if not found and not download:
@@ -56,14 +53,12 @@ def read_torchvision(root: Path, dataset: DataSet, half: str, download: bool) ->
         data = make(str(root), download=download, **choice)
     except (RuntimeError, OSError, EOFError, ValueError) as error:
         reason = " ".join(str(error).split())
-        if found:
-            raise RuntimeError(
-                f"{file} is there, but torchvision cannot read the data set ({reason}); "
-                "download it again"
-            ) from error
         raise RuntimeError(
-            f"could not download {dataset.source} ({reason}): get it from {dataset.url} and put it "
-            f"where torchvision looks, {file}"
+            f"{file} is there, but torchvision cannot read the data set ({reason}); "
+            "download it again"
+            if found
+            else f"could not download {dataset.source} ({reason}): get it from {dataset.url} and "
+            f"put it where torchvision looks, {file}"
         ) from error
     labels = np.asarray(data.labels if dataset.split_names else data.targets)
     return Stored(images=np.asarray(data.data), labels=labels, origin=str(root))

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from cpr_wrap._checks import check_images, check_labels
 from cpr_wrap._files import digest
-from cpr_wrap.data.pairs import gather, read_pairs
+from cpr_wrap.data.images import gather, read_pairs
 
 _READ_AGAIN = 8  # images that are read twice
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from cpr_wrap._checks import check_images, check_labels, check_number, check_positive
 from cpr_wrap.attacks.ensemble import Budget, Listed
-from cpr_wrap.data.pairs import gather
+from cpr_wrap.data.images import gather
 from cpr_wrap.evaluation.advice import ADVISED, BEATEN, LEFT_OUT, TIED, Advice, Candidate
 from cpr_wrap.evaluation.candidates import default_candidates, latency, rejected_share
 from cpr_wrap.evaluation.curve import check_threat, find_budget, robustness_curve

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from cpr_wrap._checks import check_eval_mode, check_images, check_labels, check_number
 from cpr_wrap.bounds import Proof
-from cpr_wrap.data.pairs import gather
+from cpr_wrap.data.images import gather
 from cpr_wrap.engine import ranks
 from cpr_wrap.metrics.certificate import Certificate
 from cpr_wrap.selective import SelectiveClassifier, network_device, network_dtype

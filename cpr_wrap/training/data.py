@@ -1,17 +1,19 @@
-"""Training images, whatever they come as: tensors, our own data, or any torch data set."""
+"""Training images, whatever they come as, their order, and random changes to them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from cpr_wrap import noise
 from cpr_wrap._checks import check_images, check_labels
 from cpr_wrap._files import digest
+from cpr_wrap._registry import Registry
 from cpr_wrap.data import ImageData
 
 Images = ImageData | tuple[Tensor, Tensor] | Dataset[Any]
@@ -20,25 +22,20 @@ Images = ImageData | tuple[Tensor, Tensor] | Dataset[Any]
 SAMPLE = 32
 """How many images of a data set are read to tell it from another."""
 
+Augmentation = Callable[[Tensor, Tensor], Tensor]
+"""From images `(N, C, H, W)` in [0, 1] and keys `(N,)` to images of the same shape and range."""
+
+AUGMENTATIONS: Registry[Augmentation] = Registry("augmentation")
+
 _ORDER = 101  # keeps the order of images apart from other uses of the same seed
+_PAD = 4
 
 
 class TrainingData:
-    """Gives batches of images by their numbers.
-
-    Attributes:
-        name: What the images are called, if they say so.
-        num_classes: k.
-    """
+    """Gives batches of images by their numbers."""
 
     def __init__(self, data: Images, num_classes: int | None = None, workers: int = 0) -> None:
-        """Wrap images.
-
-        Args:
-            data: Images in [0, 1] with labels.
-            num_classes: k, where the data do not say it themselves.
-            workers: Processes that load the images of a data set.
-        """
+        """Wrap images in [0, 1]; `num_classes` is for data that do not say it themselves."""
         self._tensors: tuple[Tensor, Tensor] | None = None
         self._dataset: Any = data
         self._workers = workers
@@ -115,22 +112,60 @@ class TrainingData:
             yield x, y
 
 
-def steps_per_epoch(count: int, batch_size: int) -> int:
-    """Batches that `count` images make, see `epoch_batches`."""
-    whole, rest = divmod(count, batch_size)
-    return max(whole + (rest > 1), 1)
-
-
 def epoch_batches(count: int, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
     """The numbers of the images of each batch of an epoch.
 
     The last batch holds what is left over, but is never a single image: batch norm has nothing to
-    normalise one image by, so it joins the batch before.
+    normalize one image by, so it joins the batch before.
     """
-    begins = [step * batch_size for step in range(1, steps_per_epoch(count, batch_size))]
-    return list(epoch_order(count, seed, epoch).tensor_split(begins))
+    begins = range(batch_size, count - (batch_size > 1), batch_size)
+    return list(epoch_order(count, seed, epoch).tensor_split(list(begins)))
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
     """A permutation of `range(count)` that depends on seed and epoch alone."""
     return noise.keys(seed, _ORDER, epoch, torch.arange(count)).argsort()
+
+
+@AUGMENTATIONS.register("none")
+def unchanged(x: Tensor, keys: Tensor) -> Tensor:  # noqa: ARG001
+    """Leave images as they are."""
+    return x
+
+
+@AUGMENTATIONS.register("crop-flip")
+def crop_flip(x: Tensor, keys: Tensor) -> Tensor:
+    """Pad by 4 black pixels, crop back to size anywhere, mirror every other image: CIFAR-10's."""
+    height, width = x.shape[-2:]
+    draws = noise.uniform(keys, 3)
+    top, left = (draws[:, :2] * (2 * _PAD + 1)).long().unbind(dim=1)
+    rows = top[:, None] + torch.arange(height, device=x.device)
+    columns = left[:, None] + torch.arange(width, device=x.device)
+    columns = torch.where(draws[:, 2:] < 0.5, columns.flip(1), columns)
+    padded = F.pad(x, (_PAD, _PAD, _PAD, _PAD))
+    image = torch.arange(len(x), device=x.device)
+    # Advanced indices on both sides of a slice put their dimensions first: (N, H, W, C).
+    cropped = padded[image[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+    return cropped.permute(0, 3, 1, 2)
+
+
+@AUGMENTATIONS.register("pad-or-contrast")
+def pad_or_contrast(x: Tensor, keys: Tensor) -> Tensor:
+    """Either shrink into a frame of edge pixels or change the contrast: SVHN's, no mirror images.
+
+    The frame takes up to 20 % of the size on each side, before shrinking back; the contrast is
+    multiplied by 0.7 to 1.3 around mid-gray.
+    """
+    draws = noise.uniform(keys, 6).to(x.dtype)
+    left, right, top, bottom = (draws[:, :4] * 0.2).unbind(dim=1)
+    zero = torch.zeros_like(left)
+    # Output coordinates in [-1, 1] to those of the source, where the frame lies beyond -1 and 1.
+    across = torch.stack([1 + left + right, zero, right - left], dim=1)
+    down = torch.stack([zero, 1 + top + bottom, bottom - top], dim=1)
+    theta = torch.stack([across, down], dim=1)
+    grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+    framed = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+    contrast = 0.7 + 0.6 * draws[:, 4].view(-1, 1, 1, 1)
+    contrasted = 0.5 + contrast * (x - 0.5)
+    chosen = draws[:, 5].view(-1, 1, 1, 1) < 0.5
+    return torch.where(chosen, framed, contrasted).clamp(0, 1)

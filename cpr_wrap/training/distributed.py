@@ -15,12 +15,7 @@ from cpr_wrap import _processes
 
 @dataclass(frozen=True, kw_only=True)
 class Team:
-    """One of `world` processes that share every batch.
-
-    Attributes:
-        rank: This process's number.
-        world: How many there are.
-    """
+    """The process number `rank` of `world` that share every batch."""
 
     rank: int = 0
     world: int = 1

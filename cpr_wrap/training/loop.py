@@ -1,20 +1,47 @@
-"""`train`: any method on any network and any images, resumable, on several processes."""
+"""`train`: any method on any network and any images, resumable, on several processes.
+
+The trained model is saved for `cpr_wrap.load("local:FOLDER")`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import platform
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from cpr_wrap import __version__, _processes
+from cpr_wrap.calibration import calibrate
 from cpr_wrap.data import load_data
 from cpr_wrap.networks import build_network, network_settings
+from cpr_wrap.rule import ByQuantile
+from cpr_wrap.selective import RejectionRule, SelectiveClassifier
 from cpr_wrap.training.data import Images, TrainingData
 from cpr_wrap.training.distributed import choose_device
-from cpr_wrap.training.recipes import RECIPES, Recipe
-from cpr_wrap.training.trainer import Trainer, TrainingResult
+from cpr_wrap.training.measure import EpochRecord
+from cpr_wrap.training.method import AdversarialMethod
+from cpr_wrap.training.recipes import RECIPES, Recipe, describe_recipe
+from cpr_wrap.training.trainer import Trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """A finished training.
+
+    Attributes:
+        network: The trained network, in eval mode.
+        history: One record per epoch.
+        folder: Where the model was written; None if it was not.
+    """
+
+    network: nn.Module
+    history: tuple[EpochRecord, ...]
+    folder: Path | None
 
 
 def train(
@@ -70,23 +97,20 @@ def train(
         data = load_data(recipe.dataset, "train")
         if validation is None:
             validation = load_data(recipe.dataset, "validation")
-    place = choose_device(device)
+    place, source = choose_device(device), {"network": None, **(source or {})}
     images = TrainingData(data, num_classes, workers)
-    source = {"network": None, **(source or {})}
+    classes = images.num_classes
     if network is None:
-        outputs = images.num_classes + recipe.method.extra_outputs
         shape = tuple(images.first().shape[1:])
-        settings = network_settings(
-            recipe.network, shape, outputs, auxiliary=recipe.method.auxiliary
-        )
+        outputs, auxiliary = classes + recipe.method.extra_outputs, recipe.method.auxiliary
+        settings = network_settings(recipe.network, shape, outputs, auxiliary=auxiliary)
         network = build_network(recipe.network, seed=recipe.seed, **settings)
         source = {"network": recipe.network, "network_settings": settings}
     trainer = Trainer(
         recipe=recipe,
         images=images,
-        validation=None if validation is None else TrainingData(validation, images.num_classes),
+        validation=None if validation is None else TrainingData(validation, classes),
         network=network.to(place).to(memory_format=torch.channels_last),
-        source=source,
         device=place,
         out=None if out is None else Path(out),
         early_stop=early_stop,
@@ -94,4 +118,55 @@ def train(
         save_seconds=save_seconds,
     )
     trainer.prepare(compile_network=compile, resume=resume)
-    return trainer.run(show=progress)
+    trainer.run(show=progress)
+    if trainer.out is not None and trainer.team.leads:
+        shape = trainer.input_shape
+        facts = {"input_shape": list(shape), "num_classes": classes, "dataset": images.name}
+        told = (trainer.validation_set, trainer.history, {**source, **facts})
+        finished_model(recipe, network, *told).save(trainer.out)
+    _processes.barrier()  # nobody returns before the model is written
+    return TrainingResult(
+        network=trainer.network, history=tuple(trainer.history), folder=trainer.out
+    )
+
+
+def trained_rule(
+    recipe: Recipe, network: nn.Module, validation: tuple[Tensor, Tensor] | None
+) -> RejectionRule:
+    """The rule that a recipe's network, in eval mode, is made for, with its threshold set."""
+    rule = recipe.rule
+    if not isinstance(rule.calibrated_by, ByQuantile):
+        return rule
+    if validation is None:
+        warnings.warn(
+            f"no validation images: the threshold of rule {rule.name!r} stays {rule.threshold:g}, "
+            "which accepts everything; set it with calibrate, or pass validation=",
+            stacklevel=2,
+        )
+        return rule
+    model = SelectiveClassifier(network, rule)
+    return calibrate(model, *validation, recipe.reject_rate).model.rule
+
+
+def finished_model(
+    recipe: Recipe,
+    network: nn.Module,
+    validation: tuple[Tensor, Tensor] | None,
+    history: Sequence[EpochRecord],
+    facts: Mapping[str, Any],
+) -> SelectiveClassifier:
+    """A trained network, in eval mode, with its rule; its source is all that is known about it.
+
+    The `facts` are how to build it again, and what images it takes.
+    """
+    method, attacks = recipe.method, isinstance(recipe.method, AdversarialMethod)
+    threat = {name: getattr(method, name) for name in ("norm", "eps") if attacks}
+    versions = {"cpr_wrap": __version__, "torch": torch.__version__}
+    source = {
+        **facts,
+        **threat,
+        "recipe": describe_recipe(recipe),
+        "history": [asdict(record) for record in history],
+        "versions": {**versions, "python": platform.python_version()},
+    }
+    return SelectiveClassifier(network, trained_rule(recipe, network, validation), source)

@@ -1,4 +1,4 @@
-"""Quick accuracies of a network, clean and under PGD: for progress lines and model cards.
+"""What a training measures: epoch by epoch, for a person watching, and quick accuracies.
 
 Not an evaluation: that is `cpr_wrap.evaluation`, which attacks the rejection rule as well. All
 networks may have more outputs than classes; further columns are not read.
@@ -6,17 +6,123 @@ networks may have more outputs than classes; further columns are not read.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from cpr_wrap import noise
+from cpr_wrap._text import percent
 from cpr_wrap.objective import margin
-from cpr_wrap.training.at import AT
-from cpr_wrap.training.method import attacking
+from cpr_wrap.training.method import Losses, attacking
+from cpr_wrap.training.methods import AT
 
 _AT_A_TIME = 250
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRecord:
+    """What was measured in one epoch.
+
+    Attributes:
+        epoch: Number of the epoch, from 0.
+        loss: Mean loss of the images as they were learned from.
+        clean: Share classified rightly of those shown unchanged, None if there were none.
+        adversarial: The same of those shown attacked.
+        validation_clean: Accuracy on the validation images after the epoch, None without any.
+        validation_robust: The same under PGD.
+        seconds: How long the epoch took, validation included.
+    """
+
+    epoch: int
+    loss: float
+    clean: float | None
+    adversarial: float | None
+    validation_clean: float | None = None
+    validation_robust: float | None = None
+    seconds: float
+
+
+@dataclass
+class Tally:
+    """Sums over the steps of an epoch, and the time spent.
+
+    Loss and images; right and all of those shown unchanged; right and all of the attacked.
+    """
+
+    sums: list[float] = field(default_factory=lambda: [0.0] * 6)
+    seconds: float = 0.0
+
+    def add(self, step: Tensor) -> None:
+        """Add the sums of one step `(6,)`."""
+        self.sums = [a + b for a, b in zip(self.sums, step.tolist(), strict=True)]
+
+    def record(self, epoch: int) -> EpochRecord:
+        """The epoch so far, before validation."""
+        loss, clean, adversarial = (
+            total / count if count else None
+            for total, count in zip(self.sums[::2], self.sums[1::2], strict=True)
+        )
+        shares = {"clean": clean, "adversarial": adversarial}
+        return EpochRecord(epoch=epoch, loss=loss or 0.0, **shares, seconds=self.seconds)
+
+
+def wide_float(device: torch.device) -> torch.dtype:
+    """The widest float of a device."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def step_sums(losses: Losses) -> Tensor:
+    """The sums of a step `(6,)`, on the losses' device."""
+    rows = losses.rows.detach()
+    sums = []
+    for part in (rows, losses.clean, losses.adversarial):
+        wide = (rows[:0] if part is None else part).to(wide_float(rows.device))
+        sums += [wide.sum(), torch.ones_like(wide).sum()]
+    return torch.stack(sums)
+
+
+class TrainingProgress(Progress):
+    """A live line with the current epoch, and one line that stays for each finished epoch."""
+
+    def __init__(self, epochs: int, images: int, seen: int, *, show: bool) -> None:
+        """Prepare the display of `epochs` of `images` each, of which `seen` were seen before."""
+        super().__init__(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True, quiet=not show),
+            disable=not show,
+        )
+        self._epochs = epochs
+        self._task = self.add_task("", total=epochs * images, completed=seen, state="")
+
+    def step(self, images: int, record: EpochRecord) -> None:
+        """Show a step: `images` more seen, and the epoch so far."""
+        speed = self.tasks[0].speed
+        self.update(
+            self._task,
+            advance=images,
+            description=f"epoch {record.epoch + 1}/{self._epochs}",
+            state=f"loss {record.loss:.3f}  clean {percent(record.clean)} "
+            f"adversarial {percent(record.adversarial)} {speed or 0:.0f} images/s",
+        )
+
+    def close_epoch(self, record: EpochRecord) -> None:
+        """Print a line about an epoch that stays."""
+        self.console.print(
+            f"epoch {record.epoch + 1}/{self._epochs}: loss {record.loss:.4f}, "
+            f"training clean {percent(record.clean)}, adversarial {percent(record.adversarial)}; "
+            f"validation clean {percent(record.validation_clean)}, "
+            f"PGD {percent(record.validation_robust)}; {record.seconds:.0f} s",
+            highlight=False,
+        )
 
 
 def clean_accuracy(network: nn.Module, x: Tensor, y: Tensor, num_classes: int) -> float:
@@ -29,32 +135,13 @@ def clean_accuracy(network: nn.Module, x: Tensor, y: Tensor, num_classes: int) -
 
 
 def pgd_points(
-    network: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    num_classes: int,
-    eps: float,
-    *,
-    steps: int = 10,
-    norm: str = "Linf",
-    seed: int = 0,
+    network: nn.Module, x: Tensor, y: Tensor, num_classes: int, *, seed: int = 0, **settings: Any
 ) -> Tensor:
-    """Attack with PGD on the margin of the class logits, from a uniform start.
+    """The points of the smallest margin around images `(N, C, H, W)` that PGD finds.
 
-    Args:
-        network: The network.
-        x: Images `(N, C, H, W)`.
-        y: True classes `(N,)`.
-        num_classes: k.
-        eps: Radius of the ball.
-        steps: Steps of the attack, each of length 2.5 * eps / steps.
-        norm: `Linf` or `L2`.
-        seed: Seed of the starts.
-
-    Returns:
-        The points of the smallest margin that were found `(N, C, H, W)`.
+    `settings` are those of `AT`; the attack starts anywhere within its `eps`.
     """
-    attack = AT(eps=eps, steps=steps, norm=norm, keep="best").attack
+    attack = AT(**settings, keep="best").attack
 
     def points(x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
         return attack(network, lambda z: -margin(network(z)[:, :num_classes], y), x, keys)
@@ -67,5 +154,5 @@ def pgd_accuracy(
     network: nn.Module, x: Tensor, y: Tensor, num_classes: int, eps: float, **settings: Any
 ) -> float:
     """Share of images still classified rightly at the points that `pgd_points` finds."""
-    points = pgd_points(network, x, y, num_classes, eps, **settings)
+    points = pgd_points(network, x, y, num_classes, eps=eps, **settings)
     return clean_accuracy(network, points, y, num_classes)

@@ -141,11 +141,7 @@ class AdversarialMethod(Method):
         return replace(self, eps=self.eps * factor, step_size=step_size)
 
     def attack(
-        self,
-        network: nn.Module,
-        value: Callable[[Tensor], Tensor],
-        x: Tensor,
-        keys: Tensor,
+        self, network: nn.Module, value: Callable[[Tensor], Tensor], x: Tensor, keys: Tensor
     ) -> Tensor:
         """Make `value` large within eps of `x`, with the network held still.
 
@@ -165,17 +161,14 @@ class AdversarialMethod(Method):
 
 @contextmanager
 def attacking(network: nn.Module) -> Iterator[None]:
-    """Hold a network still: no parameter gradients, and batch norm reads its running statistics.
-
-    Every submodule gets its own mode back afterwards.
-    """
+    """Hold a network still: no parameter gradients, and batch norm reads its running statistics."""
     with in_eval_mode(network), frozen(network):
         yield
 
 
 @contextmanager
 def in_eval_mode(network: nn.Module) -> Iterator[None]:
-    """Put a network into eval mode; every submodule gets its own mode back afterwards."""
+    """Put a network into eval mode; every submodule gets its own mode back."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:

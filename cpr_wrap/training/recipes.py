@@ -10,27 +10,89 @@ the bundled models come from them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from cpr_wrap._checks import check_eps, check_positive, check_share
+from cpr_wrap._checks import check_count, check_eps, check_positive, check_share
 from cpr_wrap._registry import Registry
 from cpr_wrap.networks import NETWORKS
 from cpr_wrap.rules import Consistency
 from cpr_wrap.selective import RejectionRule, rule_from_config
-from cpr_wrap.training.at import AT, FastAT, StandardTraining
-from cpr_wrap.training.atrr import ATRR
-from cpr_wrap.training.augmentation import AUGMENTATIONS
-from cpr_wrap.training.ccat import CCAT
-from cpr_wrap.training.ibp import IBP
-from cpr_wrap.training.mart import MART
+from cpr_wrap.training.data import AUGMENTATIONS
 from cpr_wrap.training.method import Method
-from cpr_wrap.training.rcd import RCD
-from cpr_wrap.training.schedule import Decay, Linear, Milestones, Schedule
-from cpr_wrap.training.trades import TRADES
+from cpr_wrap.training.methods import (
+    AT,
+    ATRR,
+    CCAT,
+    IBP,
+    MART,
+    RCD,
+    TRADES,
+    FastAT,
+    StandardTraining,
+)
 
-_LINEAR = Linear()
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(ABC):
+    """The learning rate as a multiple of the recipe's, over the course of a training.
+
+    A function of the progress, and not one of torch's schedulers, which count steps of their own: a
+    resumed training has nothing to restore.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def factor(self, progress: float, epochs: int) -> float:
+        """The multiple after `progress` of all `epochs`, with the fraction of the current one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(Schedule):
+    """A straight line, batch by batch, down to zero; first up from zero for a share `rise`."""
+
+    name = "linear"
+
+    rise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rise < 1:
+            raise ValueError(f"rise: expected a share in [0, 1), got {self.rise}")
+
+    def factor(self, progress: float, epochs: int) -> float:
+        """Distance from the nearer end, in units of that side's length."""
+        share = progress / epochs
+        return share / self.rise if share < self.rise else (1 - share) / (1 - self.rise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decay(Schedule):
+    """Multiplied by `rate` after each epoch; with a rate of 1 the learning rate is constant."""
+
+    name = "decay"
+
+    rate: float = 0.95
+
+    def factor(self, progress: float, epochs: int) -> float:  # noqa: ARG002
+        """Rate to the power of the number of whole epochs."""
+        return float(self.rate ** int(progress))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Milestones(Schedule):
+    """Multiplied by `rate` at each of some `epochs`."""
+
+    name = "milestones"
+
+    epochs: tuple[int, ...]
+    rate: float = 0.1
+
+    def factor(self, progress: float, epochs: int) -> float:  # noqa: ARG002
+        """Rate to the power of the milestones passed."""
+        return float(self.rate ** sum(progress >= epoch for epoch in self.epochs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +136,7 @@ class Recipe:
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 0.0
-    schedule: Schedule = _LINEAR
+    schedule: Schedule = field(default_factory=Linear)
     warmup: float = 0.0
     augmentation: str = "none"
     rule_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -86,10 +148,8 @@ class Recipe:
             raise TypeError(f"method: expected a training method like AT(), got {self.method!r}")
         if not isinstance(self.schedule, Schedule):
             raise TypeError(f"schedule: expected a schedule like Linear(), got {self.schedule!r}")
-        for name in ("epochs", "batch_size"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}: expected a whole number of at least 1, got {value}")
+        check_count(self.epochs, "epochs")
+        check_count(self.batch_size, "batch_size")
         check_positive(self.lr, "lr")
         check_eps(self.weight_decay, "weight_decay")
         check_share(self.reject_rate, "reject_rate")

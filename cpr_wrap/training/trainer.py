@@ -14,41 +14,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap import _processes, noise
-from cpr_wrap.training.augmentation import AUGMENTATIONS
-from cpr_wrap.training.checkpoint import STATE, load_state, save_state
-from cpr_wrap.training.data import TrainingData, epoch_batches, steps_per_epoch
-from cpr_wrap.training.distributed import Team, join_group
-from cpr_wrap.training.finish import finished_model
-from cpr_wrap.training.history import (
-    EpochRecord,
-    Tally,
-    TrainingProgress,
-    step_sums,
-    wide_float,
-)
-from cpr_wrap.training.identity import differences, network_identity
-from cpr_wrap.training.measure import clean_accuracy, pgd_accuracy
+from cpr_wrap import noise
+from cpr_wrap.training import checkpoint, measure
+from cpr_wrap.training.data import AUGMENTATIONS, TrainingData, epoch_batches
+from cpr_wrap.training.distributed import join_group
+from cpr_wrap.training.measure import EpochRecord, Tally, TrainingProgress
 from cpr_wrap.training.method import AdversarialMethod, Losses, Method, attacking
 from cpr_wrap.training.recipes import Recipe, describe_recipe
 
 # Keep the uses of one seed apart.
 _ATTACK, _AUGMENT, _DROPOUT = 102, 103, 104
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingResult:
-    """A finished training.
-
-    Attributes:
-        network: The trained network, in eval mode.
-        history: One record per epoch.
-        folder: Where the model was written; None if it was not.
-    """
-
-    network: nn.Module
-    history: tuple[EpochRecord, ...]
-    folder: Path | None
 
 
 class Autocast(nn.Module):
@@ -71,20 +46,12 @@ class Autocast(nn.Module):
 
 @dataclass(kw_only=True)
 class Trainer:
-    """One training: what it works with, and how far it has come.
-
-    Attributes:
-        images: The training images.
-        source: How to build the network again, for config.json.
-        device: Where to train.
-        The others are those of `train`.
-    """
+    """One training: what it works with, see `train`, and how far it has come."""
 
     recipe: Recipe
     images: TrainingData
     validation: TrainingData | None
     network: nn.Module
-    source: dict[str, Any]
     device: torch.device
     out: Path | None
     early_stop: int | None
@@ -92,10 +59,9 @@ class Trainer:
     save_seconds: float
 
     def __post_init__(self) -> None:
-        self.team: Team = join_group(self.device)
-        self.steps = steps_per_epoch(len(self.images), self.recipe.batch_size)
-        self.epoch = 0
-        self.batch = 0
+        self.team = join_group(self.device)
+        self.steps = len(epoch_batches(len(self.images), self.recipe.batch_size, 0, 0))
+        self.epoch = self.batch = 0
         self.tally = Tally()
         self.history: list[EpochRecord] = []
         self.best: dict[str, Tensor] | None = None
@@ -106,23 +72,16 @@ class Trainer:
             x, y = self.validation.all()
             self.validation_set = (x.to(self.device), y.to(self.device))
 
-    # -- before
-
     def prepare(self, *, compile_network: bool, resume: bool) -> None:
         """Check that everything fits, set the network up, and restore the last state."""
         self._check()
-        recipe = self.recipe
-        self.optimizer = torch.optim.SGD(
-            self.network.parameters(),
-            lr=recipe.lr,
-            momentum=recipe.momentum,
-            nesterov=recipe.nesterov,
-            weight_decay=recipe.weight_decay,
-        )
+        names = ("lr", "momentum", "nesterov", "weight_decay")
+        settings: dict[str, Any] = {name: getattr(self.recipe, name) for name in names}
+        self.optimizer = torch.optim.SGD(self.network.parameters(), **settings)
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
             self.identity = self._identify()
-            state = load_state(self.out) if resume else None
+            state = checkpoint.load_state(self.out) if resume else None
             if state is not None:
                 self._restore(state)
         self.team.follow_leader(self.network.state_dict().values())
@@ -133,25 +92,26 @@ class Trainer:
             self.model = Autocast(self.model, self.device.type)
 
     def _check(self) -> None:
-        attacks = isinstance(self.recipe.method, AdversarialMethod)
+        method, classes = self.recipe.method, self.images.num_classes
+        attacks = isinstance(method, AdversarialMethod)
         if self.early_stop is not None and (self.validation is None or not attacks):
             raise ValueError(
                 "early_stop watches robust accuracy on validation images: pass validation=, and "
-                f"use a method that attacks (this one is {self.recipe.method.name!r})"
+                f"use a method that attacks (this one is {method.name!r})"
             )
         if self.early_stop is not None and self.early_stop < 1:
             raise ValueError(f"early_stop: expected at least 1 epoch, got {self.early_stop}")
         with attacking(self.network), torch.no_grad():
-            outputs = self.network(self.images.first().to(self.device))
-        wanted = self.images.num_classes + self.recipe.method.extra_outputs
-        if outputs.shape != (1, wanted):
+            first = self.images.first().to(self.device)
+            outputs = self.network(first)
+        self.input_shape = tuple(first.shape[1:])
+        wanted = (1, classes + method.extra_outputs)
+        if outputs.shape != wanted:
             raise ValueError(
-                f"expected outputs of shape (1, {wanted}) from the network for one image: "
-                f"{self.images.num_classes} classes and {self.recipe.method.extra_outputs} more "
-                f"for method {self.recipe.method.name!r}; got {tuple(outputs.shape)}"
+                f"expected outputs of shape {wanted} from the network for one image: {classes} "
+                f"classes and {method.extra_outputs} more for method {method.name!r}; "
+                f"got {tuple(outputs.shape)}"
             )
-
-    # -- state on disk
 
     def _identify(self) -> dict[str, Any]:
         """What must be the same for a resumed training to be the same training."""
@@ -160,13 +120,13 @@ class Trainer:
             **{k: v for k, v in recipe.items() if k not in ("rule_settings", "reject_rate")},
             "images": self.images.identity(),
             "validation images": None if self.validation is None else self.validation.identity(),
-            "network": network_identity(self.network),
+            "network": checkpoint.network_identity(self.network),
             "early_stop": self.early_stop,
             "amp": self.amp,
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
-        other = differences(self.identity, json.loads(state["identity"]))
+        other = checkpoint.differences(self.identity, json.loads(state["identity"]))
         if other:
             raise ValueError(
                 f"{self.out} holds the state of another training (other {', '.join(other)}); "
@@ -197,42 +157,27 @@ class Trainer:
             "history": json.dumps([asdict(record) for record in self.history]),
             "best": self.best,
         }
-        save_state(self.out, state)
+        checkpoint.save_state(self.out, state)
 
     def _diverged(self, what: str) -> str:
-        kept = "" if self.out is None else f" {self.out / STATE} is the last good state."
+        kept = "" if self.out is None else f" {self.out / checkpoint.STATE} is the last good state."
         return (
             f"{what} in epoch {self.epoch + 1}, batch {self.batch + 1}: training has diverged."
             f"{kept} Lower lr, or warm eps up for longer"
         )
 
-    # -- training
-
-    def run(self, *, show: bool) -> TrainingResult:
-        """Train, write the model, and return it."""
-        recipe = self.recipe
-        count = len(self.images)
-        seen = self.epoch * count + self.batch * recipe.batch_size
-        with TrainingProgress(recipe.epochs, count, seen, show=show and self.team.leads) as shown:
-            patience = recipe.epochs if self.early_stop is None else self.early_stop
-            while self.epoch < recipe.epochs and self._since_best() < patience:
+    def run(self, *, show: bool) -> None:
+        """Train, and leave the network in eval mode with the weights to keep."""
+        epochs, count = self.recipe.epochs, len(self.images)
+        seen = self.epoch * count + self.batch * self.recipe.batch_size
+        patience = epochs if self.early_stop is None else self.early_stop
+        with TrainingProgress(epochs, count, seen, show=show and self.team.leads) as shown:
+            while self.epoch < epochs and self._since_best() < patience:
                 self._run_epoch(shown)
         if self.best is not None:
             self.network.load_state_dict(self.best)
         self.team.follow_leader(self.network.state_dict().values())
         self.network.eval()
-        if self.out is not None and self.team.leads:
-            facts = {
-                **self.source,
-                "input_shape": list(self.images.first().shape[1:]),
-                "num_classes": self.images.num_classes,
-                "dataset": self.images.name,
-            }
-            finished_model(recipe, self.network, self.validation_set, self.history, facts).save(
-                self.out
-            )
-        _processes.barrier()  # nobody returns before the model is written
-        return TrainingResult(network=self.network, history=tuple(self.history), folder=self.out)
 
     def _run_epoch(self, shown: TrainingProgress) -> None:
         recipe = self.recipe
@@ -258,32 +203,24 @@ class Trainer:
         return (own, 1.0) if len(own) else (numbers[:2], 0.0)
 
     def _step(self, x: Tensor, y: Tensor, numbers: Tensor, weight: float, count: int) -> Tensor:
-        """Learn from a batch.
+        """Learn from this process's images of a batch of `count`, and give its sums `(6,)`.
 
-        Args:
-            x: This process's images.
-            y: Their labels.
-            numbers: Their numbers in the data set.
-            weight: 0 if they only stand in for none.
-            count: Images of the batch over all processes.
-
-        Returns:
-            Sums over all processes `(6,)`.
+        Of the images, `numbers` are those in the data set; `weight` is 0 if they stand in for none.
         """
         recipe, numbers = self.recipe, numbers.to(self.device)
-        x = AUGMENTATIONS[recipe.augmentation](
-            x, noise.keys(recipe.seed, _AUGMENT, self.epoch, numbers)
+        keys, augment_keys = (
+            noise.keys(recipe.seed, use, self.epoch, numbers) for use in (_ATTACK, _AUGMENT)
         )
+        x = AUGMENTATIONS[recipe.augmentation](x, augment_keys)
         if x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
-        keys = noise.keys(recipe.seed, _ATTACK, self.epoch, numbers)
         progress = self.epoch + self.batch / self.steps
         for group in self.optimizer.param_groups:
             group["lr"] = recipe.lr * recipe.schedule.factor(progress, recipe.epochs)
         self.team.follow_leader(self.network.buffers())  # the statistics of batch norm
         with self._own_dropout():
             losses: Losses = self._warmed_up(progress).loss(self.model, x, y, keys)
-        sums = self.team.total(step_sums(losses) * weight)
+        sums = self.team.total(measure.step_sums(losses) * weight)
         if not math.isfinite(sums[0]):
             raise RuntimeError(self._diverged(f"the loss is {float(sums[0])}"))
         self.optimizer.zero_grad(set_to_none=True)
@@ -311,8 +248,6 @@ class Trainer:
                 torch.cuda.manual_seed(seed)
             yield
 
-    # -- after an epoch
-
     def _tick(self) -> None:
         now = time.monotonic()
         self.tally.seconds += now - self.clock
@@ -335,11 +270,13 @@ class Trainer:
         if self.validation_set is None:
             return None, None
         method, known = self.recipe.method, (*self.validation_set, self.images.num_classes)
-        found = torch.full((2,), torch.nan, dtype=wide_float(self.device), device=self.device)
+        found = torch.full(
+            (2,), torch.nan, dtype=measure.wide_float(self.device), device=self.device
+        )
         if self.team.leads:
-            found[0] = clean_accuracy(self.network, *known)
+            found[0] = measure.clean_accuracy(self.network, *known)
             if isinstance(method, AdversarialMethod):
-                found[1] = pgd_accuracy(self.network, *known, method.eps, norm=method.norm)
+                found[1] = measure.pgd_accuracy(self.network, *known, method.eps, norm=method.norm)
         self.team.follow_leader([found])
         clean, robust = found.tolist()
         return clean, None if math.isnan(robust) else robust

@@ -1,6 +1,7 @@
 """Models by address: `load("robustbench:Rice2020Overfitting")`.
 
-One file per source: `bundled`, `local`, `robustbench`, and `timm`, which also serves `hf-hub`.
+One file per source: `local`, which also serves `bundled`, `robustbench`, and `timm`, which also
+serves `hf-hub`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import nn
 from cpr_wrap import rules  # noqa: F401  (enters the rules that addresses and callers name)
 from cpr_wrap.rule import DEFAULT_RULE, find_rule, make_rule
 from cpr_wrap.selective import RejectionRule, SelectiveClassifier, rule_config, rule_from_config
-from cpr_wrap.zoo import bundled, local, robustbench, timm  # noqa: F401  (enter themselves)
+from cpr_wrap.zoo import local, robustbench, timm  # noqa: F401  (enter themselves)
 from cpr_wrap.zoo.checks import check_network, probe_images
 from cpr_wrap.zoo.model import ZOOS, Network, Normalize, Options, ZooModel, parse_address
 

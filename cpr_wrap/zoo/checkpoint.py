@@ -48,12 +48,8 @@ def load_weights(network: nn.Module, path: Path) -> None:
     """
     if not path.is_file():
         raise LookupError(f"expected a file of weights, got {path}, which does not exist")
-    if path.suffix == ".safetensors":
-        state = _read_safetensors(path)
-    else:
-        state = _state_dict(_unpickle(path), path)
     own = network.state_dict()
-    state = _without_prefixes(state, own)
+    state = _without_prefixes(_state_dict(_read(path), path), own)
     try:
         missing, surplus = network.load_state_dict(state, strict=False)
     except RuntimeError as error:
@@ -66,18 +62,13 @@ def load_weights(network: nn.Module, path: Path) -> None:
     _check_finite(network, path)
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def _read(path: Path) -> Any:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        return dict(load_file(str(path)))
-    except (SafetensorError, OSError) as error:
-        raise _damaged(path, error) from error
-
-
-def _unpickle(path: Path) -> Any:
-    try:
+        if path.suffix == ".safetensors":
+            return load_file(str(path))
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise RuntimeError(
@@ -85,8 +76,10 @@ def _unpickle(path: Path) -> Any:
             "objects, which we do not run. Save the state_dict alone, or copy the file again "
             f"({one_line(error, 120)})"
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise _damaged(path, error) from error
+    except (SafetensorError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise RuntimeError(
+            f"{path} is damaged or not complete ({one_line(error, 120)}); copy or download it again"
+        ) from error
 
 
 def _state_dict(content: Any, path: Path) -> dict[str, Tensor]:
@@ -132,12 +125,6 @@ def _check_finite(network: nn.Module, path: Path) -> None:
 
 def _some(what: str, names: Sequence[str]) -> str:
     return f"{what}: {', '.join(names[:5]) or 'none'}" + (", …" if len(names) > 5 else "")
-
-
-def _damaged(path: Path, error: Exception) -> RuntimeError:
-    return RuntimeError(
-        f"{path} is damaged or not complete ({one_line(error, 120)}); copy or download it again"
-    )
 
 
 def _misfit(network: nn.Module, path: Path, reason: str) -> ValueError:

@@ -1,9 +1,15 @@
-"""Models on disk: a folder written by `SelectiveClassifier.save`, or a file of weights."""
+"""Models on disk: a folder written by `SelectiveClassifier.save`, or a file of weights.
+
+A folder and its description, `config.json`, may come from anybody. Some come with this package.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +20,44 @@ from torch import nn
 from cpr_wrap._address import call, trusted
 from cpr_wrap.networks import NETWORKS, build_network
 from cpr_wrap.rule import RULES, find_rule
-from cpr_wrap.selective import RejectionRule, load_rule
+from cpr_wrap.selective import CONFIG, WEIGHTS, RejectionRule, load_rule
 from cpr_wrap.zoo.checkpoint import load_weights, one_line
-from cpr_wrap.zoo.config import CONFIG, WEIGHTS, read_config
-from cpr_wrap.zoo.model import ZOOS, Network, Options, ZooModel, parse_address
+from cpr_wrap.zoo.model import ZOOS, Network, Options, ZooModel, parse_address, unknown
 
+_BUNDLED = Path(__file__).parent.parent / "bundled" / "models"
 _ALWAYS_ROOM = 2**26  # weights: a quarter of a gigabyte
+_MOST_PIXELS, _MOST_SETTING = 2**28, 1_000_000
+
+_Kinds = tuple[type, ...]
+_TEXT, _WHOLE, _NUMBER, _OBJECT = (str,), (int,), (float, int), (dict,)
+_WORDS: dict[_Kinds, str] = {
+    _TEXT: "a text",
+    _WHOLE: "a whole number",
+    _NUMBER: "a number",
+    _OBJECT: "an object",
+    (list,): "a list",
+    (bool,): "true or false",
+}
+_KINDS: dict[str, _Kinds] = {
+    **dict.fromkeys(("network", "base", "dataset", "norm"), _TEXT),
+    **dict.fromkeys(("rule", "network_settings"), _OBJECT),
+    "eps": _NUMBER,
+    "num_classes": _WHOLE,
+    "input_shape": (list,),
+}
+
+
+def bundled_names(folder: Path = _BUNDLED) -> list[str]:
+    """The models that come with this package, one folder each."""
+    return sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}"))
+
+
+@ZOOS.register("bundled")
+def load_bundled(name: str, options: Options) -> ZooModel:
+    """Load a model that needs no download, e.g. `bundled:mnist-compact-at`."""
+    if name not in bundled_names(_BUNDLED):
+        raise unknown("bundled model", name, bundled_names(_BUNDLED))
+    return load_saved(_BUNDLED / name, f"bundled:{name}", options)
 
 
 @ZOOS.register("local")
@@ -72,8 +110,7 @@ def _rule(config: Mapping[str, Any], folder: Path) -> RejectionRule | None:
     if not config.get("rule"):
         return None
     try:
-        held = config["rule"]
-        name = held.get("name") if isinstance(held, Mapping) else None
+        held, name = config["rule"], config["rule"].get("name")
         if isinstance(name, str) and ":" in name and name not in RULES:
             find_rule(trusted(name, folder))
         return load_rule(folder, held)
@@ -83,27 +120,24 @@ def _rule(config: Mapping[str, Any], folder: Path) -> RejectionRule | None:
 
 def _described(config: Mapping[str, Any], folder: Path, options: Options) -> ZooModel:
     """Build the network a folder describes, without its weights."""
-    network, settings = config.get("network"), config.get("network_settings") or {}
+    name, settings = config.get("network"), config.get("network_settings") or {}
     if options.network is not None:
-        own = settings if _address_of(options.network) == network else {}
-        settings = {**own, **options.network_settings}
-        return _as_model(given_network(options.network, settings), folder)
-    if network and ":" in network:
+        own = settings if _address_of(options.network) == name else {}
+        network = given_network(options.network, {**own, **options.network_settings})
+    elif name and ":" in name:
         raise ValueError(
-            f"{folder / CONFIG} names the network {network!r}, which is code that a file must not "
-            f"start; if you trust it, pass network={network!r} (--network)"
+            f"{folder / CONFIG} names the network {name!r}, which is code that a file must not "
+            f"start; if you trust it, pass network={name!r} (--network)"
         )
-    if network:
-        return _as_model(_registered(network, settings, folder, options), folder)
-    if not config.get("base"):
+    elif name:
+        network = _registered(name, settings, folder, options)
+    elif config.get("base"):
+        return _base(config["base"], settings, folder, options)
+    else:
         raise ValueError(
             f"{folder / CONFIG} names neither a network nor the address of a base, so the weights "
             "cannot be placed; pass network=, the torch.nn.Module that was saved"
         )
-    return _base(config["base"], settings, folder, options)
-
-
-def _as_model(network: nn.Module, folder: Path) -> ZooModel:
     return ZooModel(network=network.eval(), address=str(folder))
 
 
@@ -112,9 +146,11 @@ def _registered(
 ) -> nn.Module:
     """Build a network of ours, unless it is far larger than the file of its weights."""
     NETWORKS[name]  # raises with a near miss
-    file = folder / WEIGHTS
+    file, count = folder / WEIGHTS, 0
     size = file.stat().st_size if file.is_file() else 0
-    count = _count_weights(name, settings)
+    # Without making room for them. What fails here is told when the network is built.
+    with contextlib.suppress(Exception), torch.device("meta"):
+        count = sum(p.numel() for p in build_network(name, **settings).parameters())
     if count > max(size, _ALWAYS_ROOM) and options.pretrained:
         raise ValueError(
             f"{folder / CONFIG} describes a network of {count:,} weights, which {WEIGHTS} "
@@ -127,15 +163,6 @@ def _registered(
             f"{folder / CONFIG}: network {name!r} does not take the settings {dict(settings)}: "
             f"{one_line(error)}"
         ) from error
-
-
-def _count_weights(name: str, settings: Mapping[str, Any]) -> int:
-    """How many weights a network would have, without making room for them; 0 if nobody knows."""
-    try:
-        with torch.device("meta"):
-            return sum(p.numel() for p in build_network(name, **settings).parameters())
-    except Exception:  # found out, and told, when the network is built
-        return 0
 
 
 def _base(address: str, settings: Mapping[str, Any], folder: Path, options: Options) -> ZooModel:
@@ -175,3 +202,57 @@ def _address_of(network: Network) -> str | None:
         return None
     module, name = getattr(network, "__module__", None), getattr(network, "__qualname__", "<")
     return None if module in (None, "__main__") or "<" in name else f"{module}:{name}"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read and check a saved folder's description."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise LookupError(f"{folder}: expected {CONFIG} and {WEIGHTS} in it, found no {CONFIG}")
+    try:
+        config = json.loads(path.read_text())
+        problem = next(_problems(config), None) if isinstance(config, dict) else None
+    except RecursionError as error:
+        raise ValueError(f"{path}: expected a plain description, got deep nesting") from error
+    except ValueError as error:
+        raise RuntimeError(f"{path} is damaged: it is not JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(config).__name__}")
+    if problem is not None:
+        raise ValueError(f"{path}: {problem}")
+    return config
+
+
+def _problems(config: dict[str, Any]) -> Iterator[str]:
+    for name, kinds in _KINDS.items():
+        value = config.get(name)
+        if value is not None and not _is(value, kinds):
+            yield f"{name}: expected {_WORDS[kinds]}, got {value!r:.80}"
+    shape = config.get("input_shape") or [1]
+    if not all(_is(n, _WHOLE) and n > 0 for n in shape) or math.prod(shape) > _MOST_PIXELS:
+        yield f"input_shape: expected a few numbers above 0, got {shape!r:.80}"
+    classes = config.get("num_classes")
+    if classes is not None and not 2 <= classes <= _MOST_SETTING:
+        yield f"num_classes: expected 2 to {_MOST_SETTING:,}, got {classes}"
+    dataset = config.get("dataset") or "-"
+    if Path(dataset).name != dataset or dataset == ".." or "\\" in dataset:
+        yield f"dataset: expected a name, got {dataset!r:.80}"
+    for name, value in (config.get("network_settings") or {}).items():
+        if _is(value, _NUMBER) and not abs(value) <= _MOST_SETTING:
+            yield f"network_settings: expected {name} up to {_MOST_SETTING:,}, got {value!r:.80}"
+    yield from _rule_problems(config.get("rule") or {})
+
+
+def _rule_problems(rule: dict[str, Any]) -> Iterator[str]:
+    """Settings of another type than those that the rule has by default."""
+    kind = RULES.get(rule["name"]) if isinstance(rule.get("name"), str) else None
+    for name, field in getattr(kind, "__dataclass_fields__", {}).items():
+        value, usual = rule.get(name, field.default), type(field.default)
+        allowed = _NUMBER if usual is float else (usual,)
+        if usual in (bool, int, float, str) and not (_is(value, allowed) and value == value):
+            yield f"rule: expected {name!r} to be {_WORDS[allowed]}, got {value!r:.80}"
+
+
+def _is(value: Any, kinds: _Kinds) -> bool:
+    """`isinstance`, but a truth value is no number."""
+    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))

@@ -25,6 +25,7 @@ from cpr_wrap.zoo.model import ZOOS, Options, ZooModel, unknown
 _CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet": 1000}
 _EPS = {"Linf": 8 / 255, "L2": 0.5}
 _EPS_IMAGENET = {"Linf": 4 / 255, "L2": 3.0}
+_BEGINNINGS = (b"PK", b"\x80\x02", b"\x80\x04")  # of what `torch.save` writes: a zip or a pickle
 
 
 class Entry(NamedTuple):
@@ -75,8 +76,7 @@ def import_robustbench() -> ModuleType:
     if module := sys.modules.get("robustbench"):
         return module
     try:
-        with _borrowed_name(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its dependencies' deprecations are not the user's
+        with _borrowed_name(), _quiet():
             return import_extra("robustbench", "robustbench")
     except ModuleNotFoundError as error:
         if error.name != "pkg_resources":
@@ -132,17 +132,15 @@ def find_entry(name: str) -> tuple[Entry, Mapping[str, Any]]:
             f"robustbench:cifar10/Linf/Rice2020Overfitting, got robustbench:{name}"
         )
     entry = Entry(*(parts if len(parts) == 3 else ("cifar10", "Linf", name)))
-    models = import_extra("robustbench.model_zoo").model_dicts
-    datasets = {each.value: models[each] for each in models}
-    if entry.dataset not in datasets:
-        raise unknown("RobustBench data set", entry.dataset, datasets)
-    threats = {each.value: listed for each, listed in datasets[entry.dataset].items()}
-    if entry.threat not in threats:
-        raise unknown(f"RobustBench threat model for {entry.dataset}", entry.threat, threats)
-    if entry.name not in threats[entry.threat]:
-        board = f"{entry.dataset}/{entry.threat}"
-        raise unknown(f"RobustBench {board} model", entry.name, threats[entry.threat])
-    return entry, threats[entry.threat][entry.name]
+    found: Mapping[Any, Any] = import_extra("robustbench.model_zoo").model_dicts
+    board = f"{entry.dataset}/{entry.threat}"
+    kinds = ("data set", f"threat model for {entry.dataset}", f"{board} model")
+    for kind, part in zip(kinds, entry, strict=True):
+        known = {getattr(key, "value", key): below for key, below in found.items()}
+        if part not in known:
+            raise unknown(f"RobustBench {kind}", part, known)
+        found = known[part]
+    return entry, found
 
 
 def _timm_name(entry: Entry) -> str:
@@ -151,12 +149,10 @@ def _timm_name(entry: Entry) -> str:
 
 
 def _untrained(entry: Entry, facts: Mapping[str, Any]) -> nn.Module:
-    timm = import_extra("timm")
-    if timm.is_model(_timm_name(entry)):
-        network = timm.create_model(_timm_name(entry), num_classes=_CLASSES[entry.dataset])
-    else:
-        network = facts["model"]()
-    assert isinstance(network, nn.Module)
+    timm, name = import_extra("timm"), _timm_name(entry)
+    classes, listed = _CLASSES[entry.dataset], timm.is_model(name)
+    network: nn.Module
+    network = timm.create_model(name, num_classes=classes) if listed else facts["model"]()
     return network
 
 
@@ -192,10 +188,10 @@ def _place(entry: Entry, folder: Path) -> Path:
 
 def _downloads(entry: Entry, facts: Mapping[str, Any], folder: Path) -> dict[Path, str]:
     """The files RobustBench reads a model from, and where it would get each."""
-    timm = import_extra("timm")
-    if timm.is_model(_timm_name(entry)):
-        module = sys.modules[timm.model_entrypoint(_timm_name(entry)).__module__]
-        url = str(module.default_cfgs[_timm_name(entry)]["url"])
+    timm, name = import_extra("timm"), _timm_name(entry)
+    if timm.is_model(name):
+        module = sys.modules[timm.model_entrypoint(name).__module__]
+        url = str(module.default_cfgs[name]["url"])
         return {Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]: url}
     if not facts["gdrive_id"]:  # torchvision's own weights, which it fetches when it builds them
         return {}
@@ -237,20 +233,16 @@ def _no_leftovers(entry: Entry, folder: Path) -> Iterator[None]:
         yield
     except BaseException:
         for path in set(place.glob(f"{entry.name}.pt*")) - before:
-            if path.suffix != ".pt" or not _starts_like_checkpoint(path):
+            with path.open("rb") as file:
+                saved = file.read(2) in _BEGINNINGS
+            if path.suffix != ".pt" or not saved:
                 path.unlink()
         raise
 
 
-def _starts_like_checkpoint(path: Path) -> bool:
-    """Whether a file begins like a zip archive or a pickle, which is what `torch.save` writes."""
-    with path.open("rb") as file:
-        return file.read(2)[:2] in (b"PK", b"\x80\x02", b"\x80\x04")
-
-
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep RobustBench's prints off stdout, which is for results, and hide its deprecations."""
+    """Keep its prints off stdout, which is for results, and hide its and others' deprecations."""
     with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

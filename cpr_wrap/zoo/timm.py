@@ -37,10 +37,8 @@ def load_timm(name: str, options: Options) -> ZooModel:
         network = _create(name, fetch, options.network_settings)
     except Exception as error:  # whatever timm, the Hub's client or the connection raise
         if not fetch:
-            settings = dict(options.network_settings)
-            raise ValueError(
-                f"timm cannot build {name} with the settings {settings}: {one_line(error)}"
-            ) from error
+            with_settings = f"{name} with the settings {dict(options.network_settings)}"
+            raise ValueError(f"timm cannot build {with_settings}: {one_line(error)}") from error
         raise RuntimeError(_what_to_download(name, options, error)) from error
     if file is not None:
         load_weights(network, file)
@@ -96,7 +94,7 @@ def _create(name: str, pretrained: bool, settings: Mapping[str, Any]) -> nn.Modu
 
 
 def _pixels_only(transform: Any) -> Callable[[Any], Tensor]:
-    """Take the normalisation out of timm's transform; the network has it as a layer."""
+    """Take the normalization out of timm's transform; the network has it as a layer."""
     kept = [step for step in transform.transforms if type(step).__name__ != "Normalize"]
     pixels: Callable[[Any], Tensor] = type(transform)(kept)
     return pixels

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from cpr_wrap import noise
 from cpr_wrap.networks import build_network, network_settings
-from cpr_wrap.training.at import AT
+from cpr_wrap.training.methods import AT
 from cpr_wrap.training.recipes import RECIPES, Recipe
 
 

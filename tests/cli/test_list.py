@@ -12,7 +12,7 @@ from cpr_wrap.data import DATASETS
 from cpr_wrap.rules import RULES
 from cpr_wrap.training import RECIPES
 from cpr_wrap.zoo import ZOOS
-from cpr_wrap.zoo.bundled import bundled_names
+from cpr_wrap.zoo.local import bundled_names
 
 _REGISTRIES = {
     "sources": ZOOS,

@@ -134,7 +134,7 @@ def test_grey_for_a_network_that_takes_grey(folder):
     assert data.images.shape == (4, 1, 4, 6)
     seen = load_folder(folder, transform=lambda image: torch.zeros(len(image.getbands()), 1, 1))
     assert seen.images.shape[1] == 3
-    with pytest.raises(ValueError, match=r"channels: expected 1 \(grey\) or 3 \(colour\), got 4"):
+    with pytest.raises(ValueError, match=r"channels: expected 1 \(gray\) or 3 \(color\), got 4"):
         load_folder(folder, channels=4)
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 from cpr_wrap.data import ImageData, donor_pool, load_data
-from cpr_wrap.data.pool import _BUNDLED_POOL
+from cpr_wrap.data.datasets import _BUNDLED
 
 # Four images of 5 x 6 pixels whose first pixel is their number in 255ths.
 BYTES = np.zeros((4, 5, 6), dtype=np.uint8)
@@ -152,7 +152,7 @@ def test_the_donors_of_mnist_come_with_the_package(monkeypatch, tmp_path):
     assert pool.digest != donor_pool("mnist", per_class=4).digest
     assert len(donor_pool("mnist", per_class=500).labels) == 5_000
     assert len(donor_pool("mnist", per_class=501).labels) == 5_000, "as many as there are"
-    assert _BUNDLED_POOL.stat().st_size < 1_000_000
+    assert (_BUNDLED / "train_pool.npz").stat().st_size < 1_000_000
     with pytest.raises(ValueError, match="per_class: expected at least 1, got 0"):
         donor_pool("mnist", per_class=0)
 

@@ -13,7 +13,7 @@ from cpr_wrap.data import ImageData
 from cpr_wrap.rules import AcceptAll, Confidence
 from cpr_wrap.selective import CONFIG, SelectiveClassifier
 from cpr_wrap.training import train
-from cpr_wrap.zoo.bundled import bundled_names
+from cpr_wrap.zoo.local import bundled_names
 from tests.toys import Line
 from tests.training.making import quick_recipe, stripes
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cpr_wrap.training import METHODS, AdversarialMethod, Recipe
-from cpr_wrap.training.schedule import Linear
+from cpr_wrap.training.recipes import Linear
 
 SIZE = 6
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from cpr_wrap import noise
-from cpr_wrap.training.augmentation import AUGMENTATIONS, crop_flip, pad_or_contrast
+from cpr_wrap.training.data import AUGMENTATIONS, crop_flip, pad_or_contrast
 
 KEYS = noise.keys(0, torch.arange(400))
 

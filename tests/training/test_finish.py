@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from cpr_wrap.selective import CONFIG, WEIGHTS
-from cpr_wrap.training.finish import finished_model, trained_rule
+from cpr_wrap.training.loop import finished_model, trained_rule
 from cpr_wrap.training.recipes import RECIPES
 from tests.toys import Curved, pixels
 from tests.training.making import small_network

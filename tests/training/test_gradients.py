@@ -9,12 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cpr_wrap.training.atrr import rectification_loss
-from cpr_wrap.training.ccat import CCAT
-from cpr_wrap.training.mart import MART
 from cpr_wrap.training.method import METHODS, AdversarialMethod, attacking
-from cpr_wrap.training.rcd import RCD, abstain_loss
-from cpr_wrap.training.trades import TRADES
+from cpr_wrap.training.methods import CCAT, MART, RCD, TRADES, abstain_loss, rectification_loss
 from tests.toys import Curved, pixels
 
 KEYS = torch.tensor([3, 5, 8, 13])

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from cpr_wrap.data import FolderImages, load_folder
 from cpr_wrap.training import train
-from cpr_wrap.training.identity import network_identity
+from cpr_wrap.training.checkpoint import network_identity
 from tests.training.making import SIZE, assert_same, quick_recipe, stripes, weights
 
 X, Y = stripes(72)

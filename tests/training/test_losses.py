@@ -9,13 +9,22 @@ import torch
 import torch.nn.functional as F
 
 from cpr_wrap import noise
-from cpr_wrap.training.at import AT, FastAT, StandardTraining
-from cpr_wrap.training.atrr import ATRR, rectification_loss
-from cpr_wrap.training.ccat import CCAT, wrong_confidence
-from cpr_wrap.training.mart import MART, boosted_cross_entropy
 from cpr_wrap.training.method import METHODS, AdversarialMethod, cross_entropy
-from cpr_wrap.training.rcd import RCD, abstain_loss
-from cpr_wrap.training.trades import TRADES, kl
+from cpr_wrap.training.methods import (
+    AT,
+    ATRR,
+    CCAT,
+    MART,
+    RCD,
+    TRADES,
+    FastAT,
+    StandardTraining,
+    abstain_loss,
+    boosted_cross_entropy,
+    kl,
+    rectification_loss,
+    wrong_confidence,
+)
 from tests.toys import Line, Linear
 
 EPS = 0.1

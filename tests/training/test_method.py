@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from cpr_wrap.geometry import threat
-from cpr_wrap.training.at import StandardTraining
 from cpr_wrap.training.method import METHODS, AdversarialMethod, Method, register_method
+from cpr_wrap.training.methods import StandardTraining
 from tests.toys import Line
 
 ADVERSARIAL = [name for name in METHODS if issubclass(METHODS[name], AdversarialMethod)]

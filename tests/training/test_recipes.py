@@ -7,12 +7,9 @@ import pytest
 
 from cpr_wrap.networks import build_network, network_settings
 from cpr_wrap.rules import Consistency, RejectClass
-from cpr_wrap.training.at import AT
 from cpr_wrap.training.method import METHODS, AdversarialMethod
-from cpr_wrap.training.rcd import RCD
-from cpr_wrap.training.recipes import RECIPES, Recipe, describe_recipe
-from cpr_wrap.training.schedule import Decay, Milestones
-from cpr_wrap.training.trades import TRADES
+from cpr_wrap.training.methods import AT, RCD, TRADES
+from cpr_wrap.training.recipes import RECIPES, Decay, Milestones, Recipe, describe_recipe
 
 SHAPES = {"mnist": (1, 28, 28), "svhn": (3, 32, 32), "cifar10": (3, 32, 32)}
 

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from cpr_wrap.training import train
 from cpr_wrap.training.checkpoint import STATE, load_state
 from cpr_wrap.training.data import SAMPLE
-from cpr_wrap.training.schedule import Milestones
+from cpr_wrap.training.recipes import Milestones
 from tests.training.making import assert_same, quick_recipe, small_network, stripes, weights
 
 X, Y = stripes(72)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cpr_wrap.training.schedule import Decay, Linear, Milestones
+from cpr_wrap.training.recipes import Decay, Linear, Milestones
 
 
 def test_constant():

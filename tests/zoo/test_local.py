@@ -12,7 +12,7 @@ from torch import nn
 from cpr_wrap.networks import build_network
 from cpr_wrap.rules import Confidence, Consistency, CPRWrapper
 from cpr_wrap.selective import SelectiveClassifier
-from cpr_wrap.zoo import bundled, load, load_network
+from cpr_wrap.zoo import load, load_network, local
 from tests.toys import Line
 
 SOURCE = {"network": "lenet-compact", "network_settings": {"num_outputs": 4}}
@@ -408,15 +408,15 @@ def test_another_number_of_outputs(saved):
 
 
 def test_bundled(saved, network, monkeypatch):
-    monkeypatch.setattr(bundled, "_FOLDER", saved.parent)
-    assert bundled.bundled_names(saved.parent) == ["run"]
+    monkeypatch.setattr(local, "_BUNDLED", saved.parent)
+    assert local.bundled_names(saved.parent) == ["run"]
     assert load_network("bundled:run").address == "bundled:run"
     assert same_weights(load("bundled:run").base, network)
     with pytest.raises(LookupError, match=r"unknown bundled model 'rum'. Did you mean 'run'"):
         load("bundled:rum")
 
 
-@pytest.mark.parametrize("name", bundled.bundled_names())
+@pytest.mark.parametrize("name", local.bundled_names())
 def test_every_bundled_model_loads(name):
     found = load_network(f"bundled:{name}")
     assert found.rule is not None

@@ -122,7 +122,7 @@ class RiskCoverage:
 
     @property
     def augrc(self) -> float:
-        """Area under generalised risk over coverage (Traub et al., 2024).
+        """Area under generalized risk over coverage (Traub et al., 2024).
 
         Linear between entries and the origin. It is the mean risk of an accepted mistake over all
         thresholds, and equals (1 - AUROC) · acc · (1 - acc) + (1 - acc)² / 2, where AUROC says how

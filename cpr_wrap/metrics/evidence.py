@@ -315,9 +315,9 @@ class Coverage:
 
     Attributes:
         clean_aurc: Area under selective risk, clean.
-        clean_augrc: Area under generalised risk, clean.
+        clean_augrc: Area under generalized risk, clean.
         attacked_aurc: Area under selective risk, under attack.
-        attacked_augrc: Area under generalised risk, under attack.
+        attacked_augrc: Area under generalized risk, under attack.
     """
 
     clean_aurc: float

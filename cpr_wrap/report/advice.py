@@ -7,7 +7,7 @@ from typing import Any
 from cpr_wrap._text import MISSING, eps_text, percent
 from cpr_wrap.evaluation.advice import ADVISED, LEFT_OUT, Advice, Candidate
 from cpr_wrap.metrics import RobustnessCurve
-from cpr_wrap.report.plots import COLOURS, blank_figure
+from cpr_wrap.report.plots import COLORS, blank_figure
 from cpr_wrap.report.table import Cell, Column, Table
 from cpr_wrap.rule import rule_settings
 
@@ -71,7 +71,7 @@ def advice_figure(advice: Advice, *, size: tuple[float, float] = (5.2, 3.6)) -> 
     tried = [each for each in advice.candidates if each.curve is not None]
     kinds = list(dict.fromkeys(_kind(each) for each in tried))
     for place, kind in enumerate(kinds):
-        colour, mark = COLOURS[place % len(COLOURS)], _MARKS[place % len(_MARKS)]
+        color, mark = COLORS[place % len(COLORS)], _MARKS[place % len(_MARKS)]
         for number, each in enumerate(each for each in tried if _kind(each) == kind):
             assert each.curve is not None
             loss, interval = advice.loss(each.curve)
@@ -80,8 +80,8 @@ def advice_figure(advice: Advice, *, size: tuple[float, float] = (5.2, 3.6)) -> 
                 loss,
                 yerr=[[loss - interval.low], [interval.high - loss]],
                 marker=mark,
-                color=colour,
-                markerfacecolor=colour if each.full else "white",
+                color=color,
+                markerfacecolor=color if each.full else "white",
                 elinewidth=0.8,
                 alpha=1.0 if each.full else 0.55,
                 label=kind if number == 0 else None,

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from cpr_wrap.metrics import ideal_rejected_radius
-from cpr_wrap.metrics.curve_plot import jumps
 from cpr_wrap.report.run import Run, grid
 
-COLOURS = 8  # the style sheet has as many colours for curves, each in four kinds of dashes
+COLORS = 8  # the style sheet has as many colors for curves, each in four kinds of dashes
 MOST_BANDS = 3  # bands of more runs would cover each other
 BINS = 20
 
@@ -35,8 +34,8 @@ class Shape:
 
 
 def marks(place: int) -> str:
-    """Style of the run at some place in the list of runs: a colour, and dashes for a second use."""
-    return f"c{place % COLOURS} d{place // COLOURS % 4}"
+    """Style of the run at some place in the list of runs: a color, and dashes for a second use."""
+    return f"c{place % COLORS} d{place // COLORS % 4}"
 
 
 def by_threat(runs: Sequence[Run]) -> list[tuple[str, list[int]]]:
@@ -72,7 +71,7 @@ def curve_shapes(run: Run, *, band: bool = True, theory: bool = True) -> list[Sh
         high = run.curve.accuracy_at(grid()).tolist()
         shapes.append(Shape(kind="unknown", path=_area(alphas, low, high)))
         shapes.append(Shape(kind="certified", path=_steps(alphas, low)))
-    return [*shapes, Shape(kind="curve", path=_steps(*jumps(run.curve)))]
+    return [*shapes, Shape(kind="curve", path=_steps(*run.curve.jumps()))]
 
 
 def _number(value: float) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cpr_wrap import __version__, _text
 from cpr_wrap._files import write_atomically
-from cpr_wrap.metrics.plausibility import implied
+from cpr_wrap.metrics.comparison import implied
 from cpr_wrap.report import charts, tables
 from cpr_wrap.report.gallery import Gallery, make_gallery
 from cpr_wrap.report.ranking import ranking

@@ -9,14 +9,13 @@ from typing import Any
 
 from cpr_wrap._checks import import_extra
 from cpr_wrap._files import write_atomically
-from cpr_wrap.metrics.curve_plot import plot_curve
 from cpr_wrap.report.charts import MOST_BANDS, by_threat
 from cpr_wrap.report.run import Run, RunLike, as_runs, grid, labels
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
-# Distinguishable for colour-blind readers, and dark enough for print.
-COLOURS = (
+# Distinguishable for color-blind readers, and dark enough for print.
+COLORS = (
     "#0b62b0",
     "#c1440e",
     "#0d7a5f",
@@ -65,11 +64,11 @@ def curve_figure(
     figure, several = blank_figure((width, height), len(threats))
     for axes, (threat, places) in zip(several, threats, strict=True):
         for place in places:
-            colour = COLOURS[place % len(COLOURS)]
-            style = {"linestyle": _DASHES[place // len(COLOURS) % len(_DASHES)], "color": colour}
-            plot_curve(runs[place].curve, axes, label=names[place], band=band, lw=1.5, **style)
+            color = COLORS[place % len(COLORS)]
+            style = {"linestyle": _DASHES[place // len(COLORS) % len(_DASHES)], "color": color}
+            runs[place].curve.plot(axes, label=names[place], band=band, lw=1.5, **style)
             if theory:
-                _draw_theory(axes, runs[place], colour)
+                _draw_theory(axes, runs[place], color)
         if len(threats) > 1:
             axes.set_title(threat, fontsize="medium")
         if not outside and max(len(runs), len(axes.lines)) > 1:
@@ -110,11 +109,11 @@ def blank_figure(size: tuple[float, float], rows: int = 1) -> tuple[Any, list[An
     return figure, several
 
 
-def _draw_theory(axes: Any, run: Run, colour: str) -> None:
+def _draw_theory(axes: Any, run: Run, color: str) -> None:
     for name, line, theorem in zip(
         ("Theorem 1, at least", "Theorem 2"), (":", "--"), run.theorems or (), strict=False
     ):
         if theorem.applicable:
             heights = (1 - theorem.error_at(grid())).tolist()
             label = f"{run.name}: {name}"
-            axes.plot(grid().tolist(), heights, line, color=colour, linewidth=1, label=label)
+            axes.plot(grid().tolist(), heights, line, color=color, linewidth=1, label=label)

@@ -29,26 +29,18 @@ class Certificate:
 
     The certified robustness at alpha is the share of images that provably have neither an accepted
     mistake within eps nor a rejection within alpha · eps.
-
-    Attributes:
-        radius: Within it, the network's prediction is correct `(N,)`.
-        mistake_radius: Within it, there is no accepted mistake `(N,)`.
-        rejection_radius: Within it, there is no rejection `(N,)`. All three are -inf if the clean
-            prediction is wrong, the last one also if the clean image is rejected; inf means
-            everywhere. The search ends at eps plus the rule's reach.
-        eps: The budget, in pixel units.
-        index: The images' numbers in their data set `(N,)`.
-        rule: The rule in one phrase.
-        seconds: How long the proofs took.
     """
 
-    radius: Tensor
-    mistake_radius: Tensor
+    radius: Tensor  #: Within it, the network's prediction is correct `(N,)`.
+    mistake_radius: Tensor  #: Within it, there is no accepted mistake `(N,)`.
+    #: Within it, there is no rejection `(N,)`. All three are -inf if the clean prediction is wrong,
+    #: the last one also if the clean image is rejected; inf means everywhere. The search ends at
+    #: eps plus the rule's reach.
     rejection_radius: Tensor
-    eps: float
-    index: Tensor
-    rule: str = ""
-    seconds: float = 0.0
+    eps: float  #: The budget, in pixel units.
+    index: Tensor  #: The images' numbers in their data set `(N,)`.
+    rule: str = ""  #: The rule in one phrase.
+    seconds: float = 0.0  #: How long the proofs took.
 
     def __post_init__(self) -> None:
         check_positive(self.eps, "eps")

@@ -24,19 +24,12 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A confidence interval and its method.
+    """A confidence interval and its method."""
 
-    Attributes:
-        low: Lower end.
-        high: Upper end.
-        level: Confidence level, e.g. 0.95.
-        method: `clopper-pearson`, `bootstrap` or `hoeffding`.
-    """
-
-    low: float
-    high: float
-    level: float
-    method: str
+    low: float  #: Lower end.
+    high: float  #: Upper end.
+    level: float  #: Confidence level, e.g. 0.95.
+    method: str  #: `clopper-pearson`, `bootstrap` or `hoeffding`.
 
     def __str__(self) -> str:
         return f"[{self.low:.4f}, {self.high:.4f}]"
@@ -44,17 +37,11 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Band:
-    """Pointwise exact intervals of several shares.
+    """Pointwise exact intervals of several shares."""
 
-    Attributes:
-        low: Lower ends `(M,)`.
-        high: Upper ends `(M,)`.
-        level: Confidence level of each interval.
-    """
-
-    low: Tensor
-    high: Tensor
-    level: float
+    low: Tensor  #: Lower ends `(M,)`.
+    high: Tensor  #: Upper ends `(M,)`.
+    level: float  #: Confidence level of each interval.
 
 
 def share_band(counts: Tensor, trials: int, level: float = LEVEL) -> Band:

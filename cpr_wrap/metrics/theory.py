@@ -37,23 +37,14 @@ def ideal_rejected_radius(distance: Tensor, radius: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Theorem(ABC):
-    """What a theorem says about one evaluation, if it may be applied.
+    """What a theorem says about one evaluation, if it may be applied."""
 
-    Attributes:
-        why: The condition that fails; empty if the theorem applies.
-        unchecked: Conditions that are assumed, because they were not measured.
-        distance: Distances to the base network's boundary `(N,)`, less rounding.
-        base_wrong: Whether the base network misclassifies the clean input `(N,)`.
-        eps: Adversarial budget.
-        radius: The rule's radius.
-    """
-
-    why: str
-    unchecked: tuple[str, ...] = ()
-    distance: Tensor
-    base_wrong: Tensor
-    eps: float
-    radius: float
+    why: str  #: The condition that fails; empty if the theorem applies.
+    unchecked: tuple[str, ...] = ()  #: Conditions that are assumed, because they were not measured.
+    distance: Tensor  #: Distances to the base network's boundary `(N,)`, less rounding.
+    base_wrong: Tensor  #: Whether the base network misclassifies the clean input `(N,)`.
+    eps: float  #: Adversarial budget.
+    radius: float  #: The rule's radius.
 
     @property
     def applicable(self) -> bool:

@@ -15,16 +15,7 @@ from cpr_wrap.report.run import Run, RunLike, as_runs, grid, labels
 SUFFIXES = (".png", ".svg", ".pdf")
 
 # Distinguishable for color-blind readers, and dark enough for print.
-COLORS = (
-    "#0b62b0",
-    "#c1440e",
-    "#0d7a5f",
-    "#8a2f8f",
-    "#8a6500",
-    "#3f4bb8",
-    "#a3184f",
-    "#4d5560",
-)
+COLORS = ("#0b62b0", "#c1440e", "#0d7a5f", "#8a2f8f", "#8a6500", "#3f4bb8", "#a3184f", "#4d5560")
 _LEGEND_INSIDE = 6  # a longer legend would cover the curves, and stands below them
 _LEGEND_MARK, _LETTER, _LEGEND_LINE = 0.6, 0.065, 0.15  # inches of a legend in small print
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (4, 1.5, 1, 1.5)), (0, (1.5, 1)))

@@ -19,17 +19,11 @@ from cpr_wrap.report.gallery import Gallery, load_gallery
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """An evaluation with its name and gallery.
+    """An evaluation with its name and gallery."""
 
-    Attributes:
-        curve: The curve, with its evidence.
-        name: Name of the run.
-        gallery: Pictures, if any were made.
-    """
-
-    curve: RobustnessCurve
-    name: str
-    gallery: Gallery | None = None
+    curve: RobustnessCurve  #: The curve, with its evidence.
+    name: str  #: Name of the run.
+    gallery: Gallery | None = None  #: Pictures, if any were made.
 
     @classmethod
     def of(

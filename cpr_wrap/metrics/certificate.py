@@ -91,10 +91,9 @@ class Certificate:
         }
 
     def check(self, records: Records) -> None:
-        """Refuse records with a point inside a certified radius: one of the two must be wrong.
+        """Refuse records of the same images with a point inside a certified radius.
 
-        Args:
-            records: Findings of attacks on the same images.
+        One of the two must be wrong.
         """
         if not torch.equal(self.index, records.index):
             raise ValueError("certificate and records are of different images")

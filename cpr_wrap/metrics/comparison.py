@@ -21,8 +21,6 @@ from cpr_wrap.metrics.curve import RobustnessCurve
 from cpr_wrap.metrics.intervals import LEVEL
 from cpr_wrap.metrics.losses import LossLike, as_loss
 
-PASSED, FAILED, NOT_AUDITED = "passed", "failed", "not audited"
-SEEN, UNSEEN = "seen", "unseen"
 _GIVEN, _MERGED = "GivenPoints", "merged"
 _DRAWS = 9_999
 
@@ -66,7 +64,7 @@ def attacks_of(curve: RobustnessCurve) -> str:
 
 def audit_status(curve: RobustnessCurve) -> str:
     """`passed`, `failed` or `not audited`."""
-    return {True: PASSED, False: FAILED, None: NOT_AUDITED}[curve.audited]
+    return {True: "passed", False: "failed", None: "not audited"}[curve.audited]
 
 
 def seen_status(curve: RobustnessCurve) -> str:
@@ -74,7 +72,7 @@ def seen_status(curve: RobustnessCurve) -> str:
     trained = curve.about.trained_eps
     if trained is None:
         return ""
-    return SEEN if curve.eps <= trained * (1 + 1e-6) else UNSEEN
+    return "seen" if curve.eps <= trained * (1 + 1e-6) else "unseen"
 
 
 def grouped(curves: Sequence[RobustnessCurve]) -> list[list[int]]:
@@ -218,19 +216,14 @@ def clear_winner(losses: Sequence[Tensor]) -> int | None:
     return best if all(paired(losses[best], each).sign < 0 for each in others) else None
 
 
-class Known(NamedTuple):
-    """The best robust accuracy that is known, under AutoAttack."""
-
-    eps: float
-    accuracy: float
-    source: str
-
-
-BEST_KNOWN: dict[tuple[str, str], Known] = {
-    ("cifar10", "Linf"): Known(8 / 255, 0.7528, "RobustBench, MeanSparse WRN-94-16"),
-    ("imagenet", "Linf"): Known(4 / 255, 0.6212, "RobustBench, MeanSparse Swin-L"),
+_BEST_KNOWN = {
+    ("cifar10", "Linf"): (8 / 255, 0.7528, "RobustBench, MeanSparse WRN-94-16"),
+    ("imagenet", "Linf"): (4 / 255, 0.6212, "RobustBench, MeanSparse Swin-L"),
 }
-"""By data set and norm. A figure at a smaller eps bounds what is known at larger ones."""
+"""Eps, robust accuracy under AutoAttack and its source, by data set and norm.
+
+A figure at a smaller eps bounds what is known at larger ones.
+"""
 
 
 def implied(curve: RobustnessCurve) -> str:
@@ -249,11 +242,10 @@ def implied(curve: RobustnessCurve) -> str:
         f"{percent(share)} at alpha 0 implies a classifier without rejection, however slow, with "
         f"as much robust accuracy at {norm} {eps_text(half)} (Tramèr 2022)."
     )
-    known = BEST_KNOWN.get((curve.about.dataset, norm))
-    if known is None or half < known.eps * (1 - 1e-6):
+    known_eps, known, source = _BEST_KNOWN.get((curve.about.dataset, norm), (torch.inf, 0.0, ""))
+    if half < known_eps * (1 - 1e-6):
         return text
-    least = 1 - curve.error_interval(0.0).high
-    best = f"the best known at {eps_text(known.eps)}, {percent(known.accuracy)} ({known.source})"
-    if least > known.accuracy:
+    best = f"the best known at {eps_text(known_eps)}, {percent(known)} ({source})"
+    if 1 - curve.error_interval(0.0).high > known:
         return f"{text} That is more than {best}: a weak attack is the more likely explanation."
     return f"{text} That does not exceed {best}."

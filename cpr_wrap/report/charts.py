@@ -7,7 +7,7 @@ to whatever size there is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ BINS = 20
 class Shape(NamedTuple):
     """One line or area of a run: its style, and its outline in the unit square."""
 
-    kind: Literal["curve", "band", "theorem1", "theorem2", "certified", "unknown"]
+    kind: str  # curve, band, theorem1, theorem2, certified or unknown
     path: str
 
 
@@ -54,11 +54,8 @@ def curve_shapes(run: Run, *, band: bool = True, theory: bool = True) -> list[Sh
     """All that is drawn for a run, from the back to the front."""
     alphas = grid().tolist()
     shapes = [Shape("band", _area(alphas, *run.band))] if band else []
-    first, second = (run.theorems if theory else None) or (None, None)
-    if first is not None and first.applicable:
-        shapes.append(Shape("theorem1", _steps(alphas, (1 - first.error_at(grid())).tolist())))
-    if second is not None and second.applicable:
-        shapes.append(Shape("theorem2", _steps(alphas, (1 - second.error_at(grid())).tolist())))
+    if theory:
+        shapes += [Shape(f"theorem{n}", _steps(alphas, ys)) for n, ys in run.theory.items()]
     if run.curve.certificate is not None:
         # What is certified and, between it and the curve, what nobody knows.
         low = run.curve.certificate.accuracy_at(grid()).tolist()

@@ -74,6 +74,15 @@ class Run:
         return (1 - band.high).tolist(), (1 - band.low).tolist()
 
     @cached_property
+    def theory(self) -> dict[int, list[float]]:
+        """Robustness on the grid by the theorems that apply, by their numbers."""
+        return {
+            number: (1 - theorem.error_at(grid())).tolist()
+            for number, theorem in enumerate(self.theorems or (), start=1)
+            if theorem.applicable
+        }
+
+    @cached_property
     def theorems(self) -> tuple[Theorem1Bound, Theorem2Curve] | None:
         """Both theorems, where distances to the boundary were measured in the rule's own norm."""
         return self.curve.theorems()

@@ -47,7 +47,7 @@ SLOW = {
     "foolbox": {"attacks/foolbox.py"},
     "jinja2": {"report/html.py"},
     "huggingface_hub": {"zoo/timm.py"},
-    "matplotlib": {"metrics/curve_plot.py", "report/plots.py"},
+    "matplotlib": {"metrics/curve.py", "report/plots.py"},
     "pandas": {"_checks.py"},
     "pydantic": {"evaluation/result.py"},
     "PIL": {
@@ -58,7 +58,7 @@ SLOW = {
     },
     "pyautoattack": {"attacks/autoattack.py", "zoo/robustbench.py"},
     "robustbench": {"zoo/robustbench.py"},
-    "scipy": {"metrics/intervals.py", "metrics/paired.py", "metrics/richness.py"},
+    "scipy": {"metrics/comparison.py", "metrics/intervals.py"},
     "tabulate": {"report/table.py"},
     "timm": {"zoo/timm.py", "zoo/robustbench.py"},
     "torchvision": {"data/torchvision.py"},

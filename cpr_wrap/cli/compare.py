@@ -59,8 +59,8 @@ def compare(
     from cpr_wrap._files import write_atomically
     from cpr_wrap.evaluation import results
     from cpr_wrap.metrics import PAPER_LOSSES, parse_loss
-    from cpr_wrap.report.ranking import RANKED, ranked_rows, ranking
-    from cpr_wrap.report.ranking import traditional as traditional_table
+    from cpr_wrap.report.tables import RANKED, ranked_rows, ranking
+    from cpr_wrap.report.tables import traditional as traditional_table
 
     if out is not None:
         check_free(out, overwrite)
@@ -85,7 +85,7 @@ def compare(
 
 def show(curves: Sequence[RobustnessCurve]) -> None:
     """Print curves as the tables of `compare`."""
-    from cpr_wrap.report.ranking import ranking
+    from cpr_wrap.report.tables import ranking
 
     typer.echo("\n\n".join(table.render("text") for table, _ in ranking(list(curves))))
 

@@ -245,7 +245,7 @@ def _evaluate(task: Task, run: RunOptions, common: Common, *, leads: bool) -> No
 
 def _print(found: RobustnessCurve, folder: Path, common: Common) -> None:
     from cpr_wrap.evaluation.result import read_json
-    from cpr_wrap.metrics.plausibility import implied
+    from cpr_wrap.metrics.comparison import implied
 
     if common.as_json:
         _show.print_json(read_json(folder) | {"folder": folder})

@@ -7,8 +7,8 @@ from typing import Any
 
 from cpr_wrap._checks import data_frame
 from cpr_wrap.metrics import Interval, RobustnessCurve
+from cpr_wrap.metrics.comparison import Difference, paired_loss
 from cpr_wrap.metrics.losses import RejectionLoss
-from cpr_wrap.metrics.paired import Difference, paired_loss
 from cpr_wrap.rule import RejectionRule, rule_config
 from cpr_wrap.selective import SelectiveClassifier
 

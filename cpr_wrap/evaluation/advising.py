@@ -26,8 +26,8 @@ from cpr_wrap.evaluation.curve import check_threat, find_budget, robustness_curv
 from cpr_wrap.evaluation.preflight import preflight
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.metrics import RobustnessCurve
+from cpr_wrap.metrics.comparison import Difference, paired_loss
 from cpr_wrap.metrics.losses import LossLike, RejectionLoss, as_loss, check_loss
-from cpr_wrap.metrics.paired import Difference, paired_loss
 from cpr_wrap.rule import RejectionRule
 from cpr_wrap.rules import AcceptAll
 from cpr_wrap.selective import SelectiveClassifier, network_device

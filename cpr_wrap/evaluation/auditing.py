@@ -24,7 +24,7 @@ from cpr_wrap.evaluation.verify import verify_curve
 from cpr_wrap.geometry import threat
 from cpr_wrap.meter import count_passes
 from cpr_wrap.metrics import Check, Origin, RobustnessCurve
-from cpr_wrap.metrics.richness import richness
+from cpr_wrap.metrics.intervals import richness
 from cpr_wrap.objective import Goal, margin
 from cpr_wrap.selective import SelectiveClassifier, network_device
 from cpr_wrap.smoothing import smoothed

@@ -44,7 +44,9 @@ from cpr_wrap.metrics.losses import (
     TableLoss,
     as_loss,
     check_loss,
+    lemma_total_loss,
     parse_loss,
+    trapezoid_total_loss,
 )
 from cpr_wrap.metrics.records import CLEAN, Records, inward, rounding
 from cpr_wrap.metrics.theory import (
@@ -55,7 +57,6 @@ from cpr_wrap.metrics.theory import (
     theorem2_curve,
     theorems_of,
 )
-from cpr_wrap.metrics.total_loss import lemma_total_loss, trapezoid_total_loss
 
 __all__ = [
     "CLEAN",

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cpr_wrap._checks import check_positive
-from cpr_wrap.metrics.losses import PAPER_ALPHAS, PAPER_LOSSES, LossLike, Numbers, as_loss
+from cpr_wrap.metrics.losses import (
+    PAPER_ALPHAS,
+    PAPER_LOSSES,
+    LossLike,
+    Numbers,
+    fractions,
+    image_losses,
+    like,
+)
 from cpr_wrap.metrics.records import Records
-from cpr_wrap.metrics.total_loss import image_losses
 
 COLUMNS = ("radius", "mistake_radius", "rejection_radius")
 
@@ -22,26 +29,18 @@ class Certificate:
 
     The certified robustness at alpha is the share of images that provably have neither an accepted
     mistake within eps nor a rejection within alpha · eps.
-
-    Attributes:
-        radius: Within it, the network's prediction is correct `(N,)`.
-        mistake_radius: Within it, there is no accepted mistake `(N,)`.
-        rejection_radius: Within it, there is no rejection `(N,)`. All three are -inf if the clean
-            prediction is wrong, the last one also if the clean image is rejected; inf means
-            everywhere. The search ends at eps plus the rule's reach.
-        eps: The budget, in pixel units.
-        index: The images' numbers in their data set `(N,)`.
-        rule: The rule in one phrase.
-        seconds: How long the proofs took.
     """
 
-    radius: Tensor
-    mistake_radius: Tensor
+    radius: Tensor  #: Within it, the network's prediction is correct `(N,)`.
+    mistake_radius: Tensor  #: Within it, there is no accepted mistake `(N,)`.
+    #: Within it, there is no rejection `(N,)`. All three are -inf if the clean prediction is wrong,
+    #: the last one also if the clean image is rejected; inf means everywhere. The search ends at
+    #: eps plus the rule's reach.
     rejection_radius: Tensor
-    eps: float
-    index: Tensor
-    rule: str = ""
-    seconds: float = field(default=0.0)
+    eps: float  #: The budget, in pixel units.
+    index: Tensor  #: The images' numbers in their data set `(N,)`.
+    rule: str = ""  #: The rule in one phrase.
+    seconds: float = 0.0  #: How long the proofs took.
 
     def __post_init__(self) -> None:
         check_positive(self.eps, "eps")
@@ -64,11 +63,11 @@ class Certificate:
 
     def accuracy_at(self, alpha: Numbers) -> Numbers:
         """Certified robustness at a share of eps in [0, 1], or at a tensor of them."""
-        limit = torch.as_tensor(alpha, device="cpu").double() * self.eps
+        limit = fractions(alpha) * self.eps
         safe = self.rejection_radius[self.mistake_radius >= self.eps]
         # As 1 - error, so that equal counts make equal shares to the last bit.
         shares = 1 - (len(self) - (safe >= limit[..., None]).double().sum(dim=-1)) / len(self)
-        return shares if isinstance(alpha, Tensor) else float(shares)
+        return like(alpha, shares)
 
     def total_robust_loss(self, loss: LossLike) -> float:
         """A proven upper bound on the total robust loss."""
@@ -77,7 +76,7 @@ class Certificate:
         tiny = torch.finfo(radii.dtype).tiny
         radii = torch.where(radii == 0, tiny, radii).clamp_min(0)
         broken = self.mistake_radius < self.eps
-        return float(image_losses(broken, radii, as_loss(loss), self.eps).mean())
+        return float(image_losses(broken, radii, loss, self.eps).mean())
 
     def summary(self, alphas: tuple[float, ...] = PAPER_ALPHAS) -> dict[str, Any]:
         """The usual figures as plain values, ready for JSON."""
@@ -92,23 +91,18 @@ class Certificate:
         }
 
     def check(self, records: Records) -> None:
-        """Refuse records with a point inside a certified radius: one of the two must be wrong.
+        """Refuse records of the same images with a point inside a certified radius.
 
-        Args:
-            records: Findings of attacks on the same images.
+        One of the two must be wrong.
         """
         if not torch.equal(self.index, records.index):
             raise ValueError("certificate and records are of different images")
-        pairs = (
-            ("an accepted mistake", records.outer_distance, self.mistake_radius, records.outer_by),
-            (
-                "a rejected point",
-                records.rejected_radius,
-                self.rejection_radius,
-                records.rejected_by,
-            ),
-        )
-        for what, found, proven, names in pairs:
+        mistake = (records.outer_distance, self.mistake_radius, records.outer_by)
+        rejection = (records.rejected_radius, self.rejection_radius, records.rejected_by)
+        for what, (found, proven, names) in (
+            ("an accepted mistake", mistake),
+            ("a rejected point", rejection),
+        ):
             inside = found.isfinite() & (found <= proven)
             if bool(inside.any()):
                 row = int(inside.int().argmax())

@@ -64,18 +64,13 @@ def robust_accuracy_with_detection(records: Records) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class CleanMetrics:
-    """The paper's traditional metrics of one evaluation.
+    """The paper's traditional metrics of one evaluation."""
 
-    Attributes:
-        accuracy_with_rejection: Accuracy among accepted clean inputs; NaN if none is accepted.
-        rejection_rate: Share of clean inputs rejected.
-        f1_like: Harmonic mean of that accuracy and the share accepted.
-        robust_accuracy_with_detection: Share right when clean and without an accepted mistake.
-    """
-
+    #: Accuracy among accepted clean inputs; NaN if none is accepted.
     accuracy_with_rejection: float
-    rejection_rate: float
-    f1_like: float
+    rejection_rate: float  #: Share of clean inputs rejected.
+    f1_like: float  #: Harmonic mean of that accuracy and the share accepted.
+    #: Share right when clean and without an accepted mistake.
     robust_accuracy_with_detection: float
 
     def to_dict(self) -> dict[str, float | None]:
@@ -99,18 +94,12 @@ class RiskCoverage:
 
     There is one entry per distinct score, because a threshold accepts all inputs with the same
     score or none. Along the entries `(M,)`, scores decrease and coverages increase.
-
-    Attributes:
-        thresholds: The distinct scores.
-        coverages: Share of inputs with at least that score.
-        selective_risks: Share of mistakes among them.
-        generalised_risks: Share of inputs that are accepted mistakes.
     """
 
-    thresholds: Tensor
-    coverages: Tensor
-    selective_risks: Tensor
-    generalised_risks: Tensor
+    thresholds: Tensor  #: The distinct scores.
+    coverages: Tensor  #: Share of inputs with at least that score.
+    selective_risks: Tensor  #: Share of mistakes among them.
+    generalised_risks: Tensor  #: Share of inputs that are accepted mistakes.
 
     @property
     def aurc(self) -> float:
@@ -122,7 +111,7 @@ class RiskCoverage:
 
     @property
     def augrc(self) -> float:
-        """Area under generalised risk over coverage (Traub et al., 2024).
+        """Area under generalized risk over coverage (Traub et al., 2024).
 
         Linear between entries and the origin. It is the mean risk of an accepted mistake over all
         thresholds, and equals (1 - AUROC) · acc · (1 - acc) + (1 - acc)² / 2, where AUROC says how

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from html import escape
 from typing import Any, Literal, cast
@@ -10,24 +10,19 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from cpr_wrap._checks import data_frame
+from cpr_wrap._checks import data_frame, import_extra
 from cpr_wrap._text import percent
+from cpr_wrap.metrics import evidence
 from cpr_wrap.metrics.certificate import Certificate
 from cpr_wrap.metrics.clean import clean_metrics
-from cpr_wrap.metrics.evidence import (
-    AblationRow,
-    About,
-    CalibrationFacts,
-    Check,
-    Coverage,
-    Effort,
-    Origins,
-    Points,
-    Provenance,
-    Settings,
-    StageCost,
+from cpr_wrap.metrics.intervals import (
+    LEVEL,
+    Band,
+    Interval,
+    clopper_pearson,
+    mean_interval,
+    share_band,
 )
-from cpr_wrap.metrics.intervals import LEVEL, Band, Interval, mean_interval, share_band
 from cpr_wrap.metrics.losses import (
     PAPER_ALPHAS,
     PAPER_LOSSES,
@@ -35,15 +30,16 @@ from cpr_wrap.metrics.losses import (
     LossLike,
     Numbers,
     as_loss,
+    fractions,
+    image_losses,
     interpolate,
+    like,
+    trapezoid_total_loss,
 )
 from cpr_wrap.metrics.records import Records, inward
 from cpr_wrap.metrics.theory import Theorem1Bound, Theorem2Curve, theorems_of
-from cpr_wrap.metrics.total_loss import (
-    image_losses,
-    image_losses_by_index,
-    trapezoid_total_loss,
-)
+
+_BAND_POINTS = 201  # a plot draws the band on a grid, the curve itself at every jump
 
 
 def check_alphas(alphas: object) -> tuple[float, ...]:
@@ -103,19 +99,20 @@ class RobustnessCurve:
     """
 
     records: Records
-    alphas: tuple[float, ...] = field(default=PAPER_ALPHAS, kw_only=True)
-    points: Points | None = field(default=None, kw_only=True)
-    origins: tuple[Origins, ...] = field(default=(), kw_only=True)
-    passes: tuple[StageCost, ...] = field(default=(), kw_only=True)
-    settings: Settings | None = field(default=None, kw_only=True)
-    provenance: Provenance | None = field(default=None, kw_only=True)
-    about: About = field(default=About(), kw_only=True)
-    checks: tuple[Check, ...] | None = field(default=None, kw_only=True)
-    calibration: CalibrationFacts | None = field(default=None, kw_only=True)
-    ablation: tuple[AblationRow, ...] | None = field(default=None, kw_only=True)
-    coverage: Coverage | None = field(default=None, kw_only=True)
-    effort: Effort | None = field(default=None, kw_only=True)
-    certificate: Certificate | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    alphas: tuple[float, ...] = PAPER_ALPHAS
+    points: evidence.Points | None = None
+    origins: tuple[evidence.Origins, ...] = ()
+    passes: tuple[evidence.StageCost, ...] = ()
+    settings: evidence.Settings | None = None
+    provenance: evidence.Provenance | None = None
+    about: evidence.About = field(default=evidence.About())
+    checks: tuple[evidence.Check, ...] | None = None
+    calibration: evidence.CalibrationFacts | None = None
+    ablation: tuple[evidence.AblationRow, ...] | None = None
+    coverage: evidence.Coverage | None = None
+    effort: evidence.Effort | None = None
+    certificate: Certificate | None = None
 
     def __post_init__(self) -> None:
         if len(self.records) == 0:
@@ -143,7 +140,7 @@ class RobustnessCurve:
         limit = torch.as_tensor(radius, dtype=torch.float64, device="cpu")
         rejected = torch.searchsorted(self._unbroken_radii, limit.contiguous(), right=True)
         broken = len(self.records) - len(self._unbroken_radii)
-        return _like(radius, (rejected + broken).double() / len(self.records))
+        return like(radius, (rejected + broken).double() / len(self.records))
 
     def error_at(self, alpha: Numbers) -> Numbers:
         """Robust error with rejection s(alpha).
@@ -154,7 +151,7 @@ class RobustnessCurve:
         Returns:
             A number, or float64 errors in the shape and on the device of `alpha`.
         """
-        return _like(alpha, self.error_within(_fractions(alpha) * self.eps))
+        return like(alpha, self.error_within(fractions(alpha) * self.eps))
 
     def accuracy_at(self, alpha: Numbers) -> Numbers:
         """Robustness with rejection 1 - s(alpha); see `error_at`."""
@@ -170,7 +167,7 @@ class RobustnessCurve:
             A number, or float64 errors in the shape and on the device of `alpha`.
         """
         knots = torch.tensor(self.alphas, dtype=torch.float64)
-        return _like(alpha, interpolate(_fractions(alpha), knots, self.error_at(knots)))
+        return like(alpha, interpolate(fractions(alpha), knots, self.error_at(knots)))
 
     @property
     def robust_error(self) -> float:
@@ -190,14 +187,8 @@ class RobustnessCurve:
     def image_losses(self, loss: LossLike | ImageLoss, *, per_image: bool = False) -> Tensor:
         """Loss per image `(N,)`, whose mean is the total robust loss; see `total_robust_loss`."""
         found = self.records
-        if per_image:
-            function = cast("ImageLoss", loss)
-            return image_losses_by_index(
-                found.outer_broken, self.radii, found.index, function, self.eps
-            )
-        return image_losses(
-            found.outer_broken, self.radii, as_loss(cast("LossLike", loss)), self.eps
-        )
+        index = found.index if per_image else None
+        return image_losses(found.outer_broken, self.radii, loss, self.eps, index)
 
     def total_robust_loss(
         self,
@@ -232,7 +223,7 @@ class RobustnessCurve:
 
     def error_band(self, alphas: Tensor, *, level: float = LEVEL) -> Band:
         """Exact pointwise intervals of the error at alphas `(M,)`, over the choice of images."""
-        errors = self.error_at(_fractions(alphas).flatten())
+        errors = self.error_at(fractions(alphas).flatten())
         return share_band((errors * len(self.records)).round(), len(self.records), level)
 
     def error_interval(self, alpha: float, *, level: float = LEVEL) -> Interval:
@@ -240,10 +231,8 @@ class RobustnessCurve:
 
         It covers the choice of images, not stronger attacks.
         """
-        band = self.error_band(torch.tensor([alpha], dtype=torch.float64), level=level)
-        return Interval(
-            low=float(band.low[0]), high=float(band.high[0]), level=level, method="clopper-pearson"
-        )
+        images = len(self.records)
+        return clopper_pearson(round(self.error_at(alpha) * images), images, level)
 
     def total_robust_loss_interval(
         self, loss: LossLike | ImageLoss, *, per_image: bool = False, level: float = LEVEL
@@ -298,7 +287,7 @@ class RobustnessCurve:
 
     def summary(self) -> dict[str, Any]:
         """The usual figures as plain values, ready for JSON."""
-        found = self.records
+        found, proven = self.records, self.certificate
         return {
             "images": len(found),
             "norm": found.norm,
@@ -311,16 +300,48 @@ class RobustnessCurve:
             "total_robust_loss": {loss.name: self.total_robust_loss(loss) for loss in PAPER_LOSSES},
             "first_broken_by": found.first_broken_by(),
             "first_rejected_by": found.first_rejected_by(),
-            "certified": None
-            if self.certificate is None
-            else self.certificate.summary(self.alphas),
+            "certified": None if proven is None else proven.summary(self.alphas),
         }
 
-    def plot(self, ax: Any = None, *, label: str | None = None) -> Any:
-        """Draw robustness over alpha with its interval; returns the matplotlib axes."""
-        from cpr_wrap.metrics.curve_plot import plot_curve
+    def jumps(self) -> tuple[list[float], list[float]]:
+        """Alphas at which the curve falls, with both ends, and its robustness from there on."""
+        ends = torch.tensor([0.0, self.eps], dtype=torch.float64)
+        radii = torch.cat([ends, self.radii[self.radii <= self.eps]]).unique()
+        return (radii / self.eps).tolist(), (1 - self.error_within(radii)).tolist()
 
-        return plot_curve(self, ax, label=label)
+    def plot(
+        self, ax: Any = None, *, label: str | None = None, band: bool = True, **style: Any
+    ) -> Any:
+        """Draw the exact step function and its 95 % intervals, and dashed what is certified.
+
+        Args:
+            ax: Matplotlib axes to draw on; new ones by default.
+            label: Name for the legend.
+            band: Whether to draw the intervals.
+            style: What matplotlib takes for a line, e.g. its color.
+
+        Returns:
+            The axes.
+        """
+        if ax is None:
+            _, ax = import_extra("matplotlib.pyplot").subplots()
+        (line,) = ax.step(*self.jumps(), where="post", label=label, **style)
+        color, alphas = line.get_color(), torch.linspace(0, 1, _BAND_POINTS, dtype=torch.float64)
+        grid = alphas.tolist()
+        if self.certificate is not None:
+            proven, found = self.certificate.accuracy_at(alphas), self.accuracy_at(alphas)
+            ax.plot(grid, proven.tolist(), linestyle="--", linewidth=1, color=color)
+            ax.fill_between(grid, proven, found, color=color, alpha=0.08, linewidth=0)
+        if band:
+            ends = self.error_band(alphas)
+            ax.fill_between(grid, 1 - ends.high, 1 - ends.low, color=color, alpha=0.15, linewidth=0)
+        ax.set(
+            xlabel=r"$\alpha$ (rejecting within $\alpha\,\epsilon$ is an error)",
+            ylabel="robustness with rejection",
+            xlim=(0, 1),
+            ylim=(0, 1),
+        )
+        return ax
 
     @property
     def _title(self) -> str:
@@ -343,15 +364,3 @@ class RobustnessCurve:
             f"<table><caption>Robustness with rejection, {escape(self._title)}</caption>"
             f"<tr><th>alpha</th>{heads}</tr><tr><th>robust</th>{cells}</tr></table>"
         )
-
-
-def _fractions(alpha: float | Tensor) -> Tensor:
-    fractions = torch.as_tensor(alpha, device="cpu").double()
-    # Written so that NaN is refused as well.
-    if not bool(((fractions >= 0) & (fractions <= 1)).all()):
-        raise ValueError(f"alpha: expected fractions of eps in [0, 1], got {alpha}")
-    return fractions
-
-
-def _like(given: Numbers, values: Tensor) -> Numbers:
-    return values.to(given.device) if isinstance(given, Tensor) else float(values)

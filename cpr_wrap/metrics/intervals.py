@@ -3,12 +3,15 @@
 A share of images gets the exact interval of Clopper and Pearson. Any other mean of values in [0, 1]
 gets a percentile bootstrap. Where all images agree a bootstrap would have no width; such a mean
 gets Hoeffding's interval. So no interval is ever a single number.
+
+`richness` estimates what more rounds of the same attacks would break.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,19 +24,12 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A confidence interval and its method.
+    """A confidence interval and its method."""
 
-    Attributes:
-        low: Lower end.
-        high: Upper end.
-        level: Confidence level, e.g. 0.95.
-        method: `clopper-pearson`, `bootstrap` or `hoeffding`.
-    """
-
-    low: float
-    high: float
-    level: float
-    method: str
+    low: float  #: Lower end.
+    high: float  #: Upper end.
+    level: float  #: Confidence level, e.g. 0.95.
+    method: str  #: `clopper-pearson`, `bootstrap` or `hoeffding`.
 
     def __str__(self) -> str:
         return f"[{self.low:.4f}, {self.high:.4f}]"
@@ -41,17 +37,11 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Band:
-    """Pointwise exact intervals of several shares.
+    """Pointwise exact intervals of several shares."""
 
-    Attributes:
-        low: Lower ends `(M,)`.
-        high: Upper ends `(M,)`.
-        level: Confidence level of each interval.
-    """
-
-    low: Tensor
-    high: Tensor
-    level: float
+    low: Tensor  #: Lower ends `(M,)`.
+    high: Tensor  #: Upper ends `(M,)`.
+    level: float  #: Confidence level of each interval.
 
 
 def share_band(counts: Tensor, trials: int, level: float = LEVEL) -> Band:
@@ -135,3 +125,67 @@ def mean_interval(
         rng=np.random.default_rng(seed),
     ).confidence_interval
     return Interval(low=float(found.low), high=float(found.high), level=level, method="bootstrap")
+
+
+class Richness(NamedTuple):
+    """Estimates of how many images can be broken by rounds like those that were made."""
+
+    images: int
+    broken: int  # in any round
+    once: int
+    twice: int
+    jackknife: float
+    chao: float
+    low: float  # ends of Chao's interval
+    high: float
+
+    @property
+    def more(self) -> tuple[int, int]:
+        """About how many more would fall, from and to."""
+        ends = (self.jackknife, self.chao)
+        return math.floor(min(ends)) - self.broken, math.ceil(max(*ends, self.high)) - self.broken
+
+
+def richness(found: Tensor, level: float = LEVEL) -> Richness:
+    """Estimate from who was broken in which round, booleans `(rounds, images)`.
+
+    Rounds that attack every image anew, broken or not, are like visits of an ecologist to one site:
+    an image broken in one round alone hints at others that were missed. The estimators are the
+    first-order jackknife (Burnham and Overton 1978) and Chao2 with its log-normal interval (Chao
+    1987). They cannot see a stronger attack, and never correct a curve.
+    """
+    check_share(level, "level")
+    if found.dim() != 2 or len(found) < 2:
+        raise ValueError(
+            f"expected at least two rounds (rounds, images), got shape {tuple(found.shape)}"
+        )
+    rounds, images = found.shape
+    often = found.long().sum(dim=0)
+    broken = int((often >= 1).sum())
+    once, twice = (int((often == times).sum()) for times in (1, 2))
+    share = (rounds - 1) / rounds
+    # The bias-corrected form is defined where no image was broken exactly twice, too.
+    missed = share * once * (once - 1) / (2 * (twice + 1))
+    variance = (
+        missed
+        + share**2 * once * (2 * once - 1) ** 2 / (4 * (twice + 1) ** 2)
+        + share**2 * once**2 * twice * (once - 1) ** 2 / (4 * (twice + 1) ** 4)
+    )
+    low = high = float(broken)
+    if missed > 0:
+        from scipy.stats import norm
+
+        z = float(norm.ppf((1 + level) / 2))
+        spread = math.exp(z * math.sqrt(math.log(1 + variance / missed**2)))
+        low, high = broken + missed / spread, broken + missed * spread
+    cap = float(images)
+    return Richness(
+        images=images,
+        broken=broken,
+        once=once,
+        twice=twice,
+        jackknife=min(cap, broken + share * once),
+        chao=min(cap, broken + missed),
+        low=min(cap, low),
+        high=min(cap, high),
+    )

@@ -1,19 +1,26 @@
-"""Rejection losses: what it costs to reject an input at distance r from a clean one."""
+"""Rejection losses, and three ways from a curve and a loss to the total robust loss.
+
+A rejection loss says what it costs to reject an input at distance r from a clean one.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from cpr_wrap.metrics.curve import RobustnessCurve
 
 Numbers = TypeVar("Numbers", float, Tensor)
 """A number for a number, a tensor for a tensor."""
 
 _SLACK = 1e-9  # rounding of a loss computed in float64
+_IMAGE_GRID = 21  # radii at which a per-image loss is checked, for every image
 
 PAPER_ALPHAS = (0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, 1.0)
 """Where the paper tabulates its curves, as shares of eps."""
@@ -154,7 +161,7 @@ class _Plain:
 
     @property
     def name(self) -> str:
-        return getattr(self.function, "__name__", type(self.function).__name__)
+        return _name(self.function)
 
     def __call__(self, radius: Tensor, eps: float) -> Tensor:  # noqa: ARG002 - the protocol's
         return evaluate(self.function, radius)
@@ -166,23 +173,32 @@ PAPER_LOSSES: tuple[RejectionLoss, ...] = (
 )
 
 
+def _name(function: object) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def _short(number: float) -> str:
     """The shortest text that reads back as the same number."""
     text = f"{number:g}"
     return text if float(text) == number else repr(float(number))
 
 
+def fractions(alpha: float | Tensor) -> Tensor:
+    """Fractions of eps as float64 on the CPU, in the shape given; others are refused."""
+    values = torch.as_tensor(alpha, device="cpu").double()
+    # Written so that NaN is refused as well.
+    if not bool(((values >= 0) & (values <= 1)).all()):
+        raise ValueError(f"alpha: expected fractions of eps in [0, 1], got {alpha}")
+    return values
+
+
+def like(given: Numbers, values: Tensor) -> Numbers:
+    """The values as a number if a number was given, else on the device of the given tensor."""
+    return values.to(given.device) if isinstance(given, Tensor) else float(values)
+
+
 def interpolate(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
-    """Linear interpolation, constant outside the knots.
-
-    Args:
-        x: Where to evaluate, any shape.
-        knots: Rising positions `(M,)`.
-        values: Values there `(M,)`.
-
-    Returns:
-        Values in the shape of `x`.
-    """
+    """Linear interpolation at `x` between rising knots `(M,)`, constant outside them."""
     if len(knots) == 1:
         return values.expand(x.shape).clone()
     right = torch.searchsorted(knots, x.contiguous()).clamp(1, len(knots) - 1)
@@ -192,15 +208,7 @@ def interpolate(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
 
 
 def evaluate(function: Callable[..., Tensor | float], *columns: Tensor) -> Tensor:
-    """Call a user's function on whole columns, or row by row where it only knows numbers.
-
-    Args:
-        function: Takes as many tensors, or numbers, as there are columns.
-        columns: Arguments `(N,)` each.
-
-    Returns:
-        Results `(N,)`, float64.
-    """
+    """A user's function of columns `(N,)`, called row by row where it only knows numbers."""
     shape = columns[0].shape
     try:
         result = torch.as_tensor(function(*columns), dtype=torch.float64)
@@ -259,20 +267,14 @@ def parse_loss(text: str) -> RejectionLoss:
     )
 
 
-def check_loss(loss: RejectionLoss, eps: float, points: int = 1001) -> None:
+def check_loss(loss: RejectionLoss, eps: float) -> None:
     """Refuse a loss that leaves [0, 1] or increases, checked on a grid over [0, eps]."""
-    grid = torch.linspace(0, eps, points, dtype=torch.float64)
-    check_values(grid, loss(grid, eps), loss.name)
+    grid = torch.linspace(0, eps, 1001, dtype=torch.float64)
+    _check_values(grid, loss(grid, eps), loss.name)
 
 
-def check_values(radii: Tensor, losses: Tensor, name: str) -> None:
-    """Refuse losses outside [0, 1], or that rise with the radius.
-
-    Args:
-        radii: Distances that do not fall along the last dimension.
-        losses: The losses there, in a shape that broadcasts with `radii`.
-        name: What to call the loss in the message.
-    """
+def _check_values(radii: Tensor, losses: Tensor, name: str) -> None:
+    """Refuse losses outside [0, 1], or that rise with the radius along the last dimension."""
     radii = radii.expand(losses.shape)
     # Written so that NaN is refused as well.
     outside = ~((losses >= -_SLACK) & (losses <= 1 + _SLACK))
@@ -291,3 +293,85 @@ def check_values(radii: Tensor, losses: Tensor, name: str) -> None:
             f"at distance {radii[where]:g} and {losses[after]:g} at {radii[after]:g}; rejecting a "
             "larger perturbation must not cost more"
         )
+
+
+def image_losses(
+    broken: Tensor,
+    radii: Tensor,
+    loss: LossLike | ImageLoss,
+    eps: float,
+    index: Tensor | None = None,
+) -> Tensor:
+    """What each image adds `(N,)`: 1 if broken, else the loss at its smallest rejected radius.
+
+    The smallest radius is the worst, because the loss never rises; an infinite one costs nothing.
+    With data-set indices `(N,)`, the loss is a function l(r, index) that may differ by image.
+    """
+    reached = torch.where(radii.isfinite(), radii, eps)
+    if index is None:
+        common = as_loss(cast("LossLike", loss))
+        check_loss(common, eps)
+        priced = common(reached, eps)
+    else:
+        own, name = cast("ImageLoss", loss), _name(loss)
+        grid = torch.linspace(0, eps, _IMAGE_GRID, dtype=torch.float64)
+        columns = [evaluate(own, radius.expand(len(index)), index) for radius in grid]
+        _check_values(grid, torch.stack(columns, dim=1), name)
+        priced = evaluate(own, reached, index)
+        _check_values(reached[:, None], priced[:, None], name)
+    return torch.maximum(broken.double(), torch.where(radii.isfinite(), priced.double(), 0.0))
+
+
+def lemma_total_loss(curve: RobustnessCurve, loss: RejectionLoss) -> float:
+    """The general lemma: s(0) + (l(0) - 1) · p_rej + the integral of l(alpha · eps) ds(alpha).
+
+    s is a step function here, so the integral is the sum over its jumps of loss times height. It
+    uses only the curve, not the images, and so checks the exact method.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap.metrics import RampLoss, Records, RobustnessCurve
+        >>> row = {"index": 0, "label": 3, "clean_label": 3, "outer_broken": False, "outer_by": "",
+        ...        "outer_distance": None, "rejected_radius": 0.25, "rejected_by": "LCIA"}
+        >>> curve = RobustnessCurve(Records.from_rows([row], eps=0.5, norm="Linf"))
+        >>> round(lemma_total_loss(curve, RampLoss(2)), 4)
+        0.25
+    """
+    radii = curve.radii
+    jumps = radii[radii.isfinite() & (radii > 0)].unique()
+    levels = curve.error_within(torch.cat([jumps.new_zeros(1), jumps]))
+    integral = float((loss(jumps, curve.eps) * levels.diff()).sum())
+    return curve.error_at(0.0) + (_at_zero(loss, curve.eps) - 1) * curve.p_rej + integral
+
+
+def trapezoid_total_loss(
+    curve: RobustnessCurve, loss: RejectionLoss, spacing: float = 0.01
+) -> float:
+    """The paper's approximation: s is linear between tabulated alphas, integrated by trapezoids.
+
+    Step losses give s(alpha0), ramps with t of at least 1 the integral of t · s(alpha) · (1 -
+    alpha) ** (t - 1), as the paper computes them. Any other loss uses the general lemma, with
+    trapezoids for the Stieltjes integral.
+
+    Args:
+        curve: A curve tabulated at 0 and at 1.
+        loss: A non-increasing rejection loss.
+        spacing: Distance between grid points, a divisor of 1.
+    """
+    check_loss(loss, curve.eps)
+    steps = round(1 / spacing) if spacing > 0 else 0
+    if steps < 1 or abs(steps * spacing - 1) > 1e-9:
+        raise ValueError(f"spacing: expected a divisor of 1 such as 0.01, got {spacing}")
+    if isinstance(loss, StepLoss):
+        return curve.interpolated_error_at(loss.alpha0)
+    alpha = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
+    errors = curve.interpolated_error_at(alpha)
+    if isinstance(loss, RampLoss) and loss.t >= 1:
+        weight = loss.t * (1 - alpha) ** (loss.t - 1)
+        return float(torch.trapezoid(errors * weight, alpha))
+    integral = float(torch.trapezoid(loss(alpha * curve.eps, curve.eps), errors))
+    return float(errors[0]) + (_at_zero(loss, curve.eps) - 1) * curve.p_rej + integral
+
+
+def _at_zero(loss: RejectionLoss, eps: float) -> float:
+    return float(loss(torch.zeros(1, dtype=torch.float64), eps)[0])

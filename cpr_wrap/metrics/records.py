@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ def rounding(eps: float) -> float:
 def inward(distance: Tensor, eps: float) -> Tensor:
     """Distances less the rounding allowance; all figures use these.
 
-    So every comparison follows one rule, in favour of the adversary: a point that lies outside its
+    So every comparison follows one rule, in favor of the adversary: a point that lies outside its
     radius by a rounding error counts as inside. A positive distance stays positive, because only
     the clean input is at 0.
 
@@ -122,10 +122,10 @@ class Records:
 
     def __post_init__(self) -> None:
         check_positive(self.eps, "eps")
-        for name in _DTYPES:
+        for name in (*_DTYPES, *_NAMES):
             self._check_column(name)
-        for name in _NAMES:
-            self._check_names(name)
+        if len(self.index.unique()) != len(self):
+            raise ValueError("index: expected every image once, got duplicates")
         self._check_values()
         self._check_agreement()
 
@@ -135,7 +135,8 @@ class Records:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Records):
             return NotImplemented
-        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        mine, theirs = ((r.eps, r.norm, r.to_rows()) for r in (self, other))
+        return mine == theirs
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -151,104 +152,98 @@ class Records:
         column = getattr(self, name)
         if column is None and name in _OPTIONAL:
             return
-        if not isinstance(column, Tensor):
-            raise TypeError(f"{name}: expected a torch.Tensor, got {type(column).__name__}")
-        if column.dtype != _DTYPES[name]:
-            raise TypeError(f"{name}: expected {_DTYPES[name]}, got {column.dtype}")
-        if column.device.type != "cpu":
-            raise ValueError(f"{name}: expected a tensor on the CPU, got {column.device}")
-        if column.dim() != 1 or len(column) != len(self.index):
+        if name in _NAMES:
+            if not isinstance(column, tuple) or not all(isinstance(entry, str) for entry in column):
+                raise TypeError(f"{name}: expected a tuple of strings, got {column!r:.60}")
+            shape: tuple[int, ...] = (len(column),)
+        else:
+            if not isinstance(column, Tensor):
+                raise TypeError(f"{name}: expected a torch.Tensor, got {type(column).__name__}")
+            if column.dtype != _DTYPES[name]:
+                raise TypeError(f"{name}: expected {_DTYPES[name]}, got {column.dtype}")
+            if column.device.type != "cpu":
+                raise ValueError(f"{name}: expected a tensor on the CPU, got {column.device}")
+            shape = tuple(column.shape)
+        if shape != (len(self),):
             raise ValueError(
-                f"{name}: expected one entry for each of the {len(self.index)} images, "
-                f"got shape {tuple(column.shape)}"
-            )
-
-    def _check_names(self, name: str) -> None:
-        names = getattr(self, name)
-        if not isinstance(names, tuple) or not all(isinstance(entry, str) for entry in names):
-            raise TypeError(f"{name}: expected a tuple of strings, got {names!r:.60}")
-        if len(names) != len(self):
-            raise ValueError(
-                f"{name}: expected one entry for each of the {len(self)} images, got {len(names)}"
+                f"{name}: expected one entry for each of the {len(self)} images, got shape {shape}"
             )
 
     def _check_values(self) -> None:
-        if len(self.index.unique()) != len(self):
-            raise ValueError("index: expected every image once, got duplicates")
-        self._refuse(self.label < 0, "label: expected a class number of at least 0")
-        self._refuse(self.clean_label < REJECTED, "clean_label: expected a class number or -1")
-        if self.base_label is not None:
-            self._refuse(self.base_label < 0, "base_label: expected a class number of at least 0")
-        for name in ("outer_distance", "rejected_radius", "boundary_distance", "depth"):
+        limit = self.eps + rounding(self.eps)
+        for name in _DTYPES:
             column = getattr(self, name)
-            if column is not None:
+            if column is None:
+                continue
+            if name in ("label", "base_label"):
+                self._refuse(column < 0, f"{name}: expected a class number of at least 0")
+            if _DTYPES[name] == torch.float64:
                 # Written so that NaN is refused as well.
                 self._refuse(~(column >= 0), f"{name}: expected a distance of at least 0, not NaN")
-        limit = self.eps + rounding(self.eps)
-        for name in ("outer_distance", "rejected_radius"):
-            column = getattr(self, name)
-            outside = column.isfinite() & (column > limit)
-            self._refuse(
-                outside, f"{name}: expected a point within eps={self.eps:g}, or inf for none"
-            )
+            if name in ("outer_distance", "rejected_radius"):
+                inside = f"{name}: expected a point within eps={self.eps:g}, or inf for none"
+                self._refuse(column.isfinite() & (column > limit), inside)
+        self._refuse(self.clean_label < REJECTED, "clean_label: expected a class number or -1")
 
     def _check_agreement(self) -> None:
-        found = self.outer_distance.isfinite()
-        self._refuse(
-            self.outer_broken != found, "outer_broken and a finite outer_distance go together"
-        )
-        self._refuse(
-            _named(self.outer_by) != found, "outer_by and a finite outer_distance go together"
-        )
-        self._refuse(
-            _named(self.rejected_by) != self.rejected_radius.isfinite(),
-            "rejected_by and a finite rejected_radius go together",
-        )
+        broken, met = self.outer_distance.isfinite(), self.rejected_radius.isfinite()
         rejected = self.clean_label == REJECTED
-        self._refuse(
-            rejected != (self.rejected_radius == 0),
-            "rejected_radius is 0 exactly where the clean input is rejected (clean_label -1); "
-            "the point at distance 0 is the clean input, so judge it once",
-        )
-        self._refuse(
-            (~rejected & (self.clean_label != self.label)) != (self.outer_distance == 0),
-            "outer_distance is 0 exactly where the clean input is accepted and wrong; "
-            "the point at distance 0 is the clean input, so judge it once",
-        )
+        mistaken = ~rejected & (self.clean_label != self.label)
+        once = "the point at distance 0 is the clean input, so judge it once"
+        for wrong, rule in (
+            (self.outer_broken != broken, "outer_broken and a finite outer_distance go together"),
+            (_named(self.outer_by) != broken, "outer_by and a finite outer_distance go together"),
+            (
+                _named(self.rejected_by) != met,
+                "rejected_by and a finite rejected_radius go together",
+            ),
+            (
+                rejected != (self.rejected_radius == 0),
+                "rejected_radius is 0 exactly where the clean input is rejected (clean_label -1); "
+                + once,
+            ),
+            (
+                mistaken != (self.outer_distance == 0),
+                f"outer_distance is 0 exactly where the clean input is accepted and wrong; {once}",
+            ),
+        ):
+            self._refuse(wrong, rule)
 
     def _refuse(self, wrong: Tensor, rule: str) -> None:
-        if not bool(wrong.any()):
-            return
-        row = int(wrong.int().argmax())
-        entries = ", ".join(f"{k}={v!r}" for k, v in self._row(row).items())
-        raise ValueError(f"{rule}; {int(wrong.sum())} rows do not, the first is {entries}")
-
-    def _present(self) -> tuple[str, ...]:
-        return tuple(name for name in _COLUMNS if getattr(self, name) is not None)
-
-    def _row(self, row: int) -> dict[str, Any]:
-        entries = {name: getattr(self, name)[row] for name in self._present()}
-        return {name: _plain(entry) for name, entry in entries.items()}
+        if bool(wrong.any()):
+            row = int(wrong.int().argmax())
+            entries = ", ".join(f"{k}={v!r}" for k, v in self.to_rows()[row].items())
+            raise ValueError(f"{rule}; {int(wrong.sum())} rows do not, the first is {entries}")
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One plain dictionary per image, ready for a line of JSON; infinity becomes None."""
-        return [self._row(row) for row in range(len(self))]
+        held = {name: getattr(self, name) for name in _COLUMNS}
+        columns = {
+            name: [None if v == math.inf else v for v in column.tolist()]
+            if isinstance(column, Tensor)
+            else column
+            for name, column in held.items()
+            if column is not None
+        }
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]], *, eps: float, norm: str) -> Records:
         """Make records from `to_rows` dictionaries; entries that are not columns are ignored."""
         rows = list(rows)
-        first = rows[0] if rows else {}
-        present = [name for name in _COLUMNS if name not in _OPTIONAL or name in first]
         columns: dict[str, Any] = {}
-        for name in present:
+        for name in _COLUMNS:
+            if name in _OPTIONAL and (not rows or name not in rows[0]):
+                continue
             missing = [row for row in rows if name not in row]
             if missing:
                 raise LookupError(
                     f"expected every row to have {name!r}, got one with {sorted(missing[0])}"
                 )
-            entries = [row[name] for row in rows]
-            columns[name] = _column(name, entries)
+            entries, dtype = [row[name] for row in rows], _DTYPES.get(name)
+            if dtype == torch.float64:
+                entries = [math.inf if entry is None else entry for entry in entries]
+            columns[name] = torch.tensor(entries, dtype=dtype) if dtype else tuple(entries)
         return cls(**columns, eps=eps, norm=norm)
 
     def subset(self, rows: Tensor | Sequence[int]) -> Records:
@@ -260,12 +255,14 @@ class Records:
                     f"expected a mask of shape ({len(self)},), got shape {tuple(picked.shape)}"
                 )
             picked = picked.nonzero().flatten()
-        picked = picked.long()
-        columns: dict[str, Any] = {
-            name: getattr(self, name)[picked] for name in _DTYPES if name in self._present()
-        }
-        for name in _NAMES:
-            columns[name] = tuple(getattr(self, name)[row] for row in picked.tolist())
+        picked, columns = picked.long(), dict[str, Any]()
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            if isinstance(column, Tensor):
+                column = column[picked]
+            elif column is not None:
+                column = tuple(column[row] for row in picked.tolist())
+            columns[name] = column
         return Records(**columns, eps=self.eps, norm=self.norm)
 
     def first_broken_by(self) -> dict[str, int]:
@@ -283,22 +280,3 @@ def _tally(names: tuple[str, ...]) -> dict[str, int]:
 
 def _named(names: tuple[str, ...]) -> Tensor:
     return torch.tensor([name != "" for name in names], dtype=torch.bool)
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return torch.equal(one, other)
-    return bool(one == other) if type(one) is type(other) else False
-
-
-def _plain(entry: Any) -> Any:
-    value = entry.item() if isinstance(entry, Tensor) else entry
-    return None if value == math.inf else value
-
-
-def _column(name: str, entries: list[Any]) -> Tensor | tuple[str, ...]:
-    if name in _NAMES:
-        return tuple(entries)
-    if _DTYPES[name] == torch.float64:
-        entries = [math.inf if entry is None else entry for entry in entries]
-    return torch.tensor(entries, dtype=_DTYPES[name])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cpr_wrap._checks import check_positive
-from cpr_wrap.metrics.losses import LossLike, Numbers, as_loss, check_loss
+from cpr_wrap.metrics.losses import LossLike, Numbers, fractions, image_losses, like
 from cpr_wrap.metrics.records import REJECTED, Records, inward, rounding
 
 
@@ -37,50 +37,52 @@ def ideal_rejected_radius(distance: Tensor, radius: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Theorem(ABC):
-    """What a theorem says about one evaluation, if it may be applied.
+    """What a theorem says about one evaluation, if it may be applied."""
 
-    Attributes:
-        applicable: Whether the theorem's conditions hold.
-        why: The condition that fails; empty if applicable.
-        unchecked: Conditions that are assumed, because they were not measured.
-        distance: Distances to the base network's boundary `(N,)`, less rounding.
-        base_wrong: Whether the base network misclassifies the clean input `(N,)`.
-        eps: Adversarial budget.
-        radius: The rule's radius.
-    """
+    why: str  #: The condition that fails; empty if the theorem applies.
+    unchecked: tuple[str, ...] = ()  #: Conditions that are assumed, because they were not measured.
+    distance: Tensor  #: Distances to the base network's boundary `(N,)`, less rounding.
+    base_wrong: Tensor  #: Whether the base network misclassifies the clean input `(N,)`.
+    eps: float  #: Adversarial budget.
+    radius: float  #: The rule's radius.
 
-    applicable: bool
-    why: str
-    unchecked: tuple[str, ...]
-    distance: Tensor
-    base_wrong: Tensor
-    eps: float
-    radius: float
+    @property
+    def applicable(self) -> bool:
+        """Whether the theorem's conditions hold."""
+        return not self.why
 
     @property
     def delta(self) -> float:
         """The rule's radius as a fraction of eps."""
         return self.radius / self.eps
 
-    def _within(self, limit: float) -> Tensor:
-        return self.distance <= limit
+    def error_at(self, alpha: Numbers) -> Numbers:
+        """The theorem's robust error with rejection at alphas in [0, 1], of any shape."""
+        self._require()
+        budget = self._budget(fractions(alpha))[..., None]
+        errors = self.base_wrong | (self.distance <= budget)
+        return like(alpha, errors.double().mean(dim=-1))
+
+    def total_robust_loss(self, loss: LossLike) -> float:
+        """The theorem's total robust loss, by its argument for each image.
+
+        A mistake requires that the base network is wrong, or a boundary within eps - radius. A
+        rejection at distance r requires a boundary within r + radius, and the loss does not
+        increase.
+        """
+        self._require()
+        mistaken = self.base_wrong | (self.distance <= self.eps - self.radius)
+        rejected = ideal_rejected_radius(self.distance, self.radius)
+        rejected = torch.where(rejected <= self.eps, rejected, torch.inf)
+        return float(image_losses(mistaken, rejected, loss, self.eps).mean())
 
     def _require(self) -> None:
         if not self.applicable:
             raise ValueError(f"{type(self).__name__} does not apply here: {self.why}")
 
-    def error_at(self, alpha: Numbers) -> Numbers:
-        """The theorem's robust error with rejection at alphas in [0, 1], of any shape."""
-        self._require()
-        if isinstance(alpha, Tensor):
-            errors = [self._error(float(entry)) for entry in alpha.flatten()]
-            values = torch.tensor(errors, dtype=torch.float64, device=alpha.device)
-            return values.reshape(alpha.shape)
-        return self._error(alpha)
-
     @abstractmethod
-    def _error(self, alpha: float) -> float:
-        """The theorem's error at one alpha."""
+    def _budget(self, alpha: Tensor) -> Tensor:
+        """The base network's budget at whose robust error the theorem arrives, for each alpha."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,30 +90,11 @@ class Theorem1Bound(_Theorem):
     """Upper bound: s(alpha) is at most the base network's robust error at a smaller budget.
 
     That budget is max((alpha + delta) · eps, (1 - delta) · eps). The proof holds for any number of
-    classes.
+    classes. The total robust loss is an upper bound, too.
     """
 
-    def _error(self, alpha: float) -> float:
-        _check_alpha(alpha)
-        budget = max(alpha * self.eps + self.radius, self.eps - self.radius)
-        return float((self.base_wrong | self._within(budget)).double().mean())
-
-    def total_robust_loss(self, loss: LossLike) -> float:
-        """Upper bound on the total robust loss, by the theorem's argument for each image.
-
-        A mistake requires that the base network is wrong, or a boundary within eps - radius. A
-        rejection at distance r requires a boundary within r + radius, and the loss does not
-        increase.
-        """
-        self._require()
-        loss = as_loss(loss)
-        check_loss(loss, self.eps)
-        mistaken = self.base_wrong | self._within(self.eps - self.radius)
-        rejected = ideal_rejected_radius(self.distance, self.radius)
-        reachable = rejected <= self.eps
-        priced = loss(torch.where(reachable, rejected, torch.zeros_like(rejected)), self.eps)
-        losses = torch.where(reachable, priced, torch.zeros_like(priced))
-        return float(torch.maximum(losses, mistaken.double()).mean())
+    def _budget(self, alpha: Tensor) -> Tensor:
+        return (alpha * self.eps + self.radius).clamp_min(self.eps - self.radius)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,25 +102,13 @@ class Theorem2Curve(_Theorem):
     """Closed form of the ideal rule's curve and total robust loss, from the distances alone.
 
     It holds for delta up to 1/2 and a base network without clean errors, if the regions behind the
-    boundary are at least `radius` deep, so that a mistake fits into them.
+    boundary are at least `radius` deep, so that a mistake fits into them. Then there are mistakes
+    up to eps - radius, and rejections from there up to eps + radius.
     """
 
-    def _error(self, alpha: float) -> float:
-        _check_alpha(alpha)
-        if alpha <= 1 - 2 * self.delta:
-            return float(self._within(self.eps - self.radius).double().mean())
-        return float(self._within(alpha * self.eps + self.radius).double().mean())
-
-    def total_robust_loss(self, loss: LossLike) -> float:
-        """Mistakes up to eps - radius, and rejections from there up to eps + radius."""
-        self._require()
-        loss = as_loss(loss)
-        check_loss(loss, self.eps)
-        mistaken = self._within(self.eps - self.radius)
-        between = self._within(self.eps + self.radius) & ~mistaken
-        rejected = self.distance[between] - self.radius
-        total = mistaken.double().sum() + loss(rejected, self.eps).sum()
-        return float(total / len(self.distance))
+    def _budget(self, alpha: Tensor) -> Tensor:
+        mistakes = alpha <= 1 - 2 * self.delta
+        return torch.where(mistakes, self.eps - self.radius, alpha * self.eps + self.radius)
 
 
 def theorem1_bound(
@@ -158,19 +129,9 @@ def theorem1_bound(
         >>> round(float(bound.error_at(torch.tensor(0.0))), 3)
         0.333
     """
-    _check_columns(distance, base_wrong, eps, radius)
-    why = ""
-    if radius > eps:
-        why = f"expected a radius of at most eps={eps:g}, got {radius:g}"
-    return Theorem1Bound(
-        applicable=not why,
-        why=why,
-        unchecked=(),
-        distance=inward(distance.double(), eps),
-        base_wrong=base_wrong,
-        eps=eps,
-        radius=radius,
-    )
+    inner, wrong = _checked(distance, base_wrong, eps, radius)
+    why = f"expected a radius of at most eps={eps:g}, got {radius:g}" if radius > eps else ""
+    return Theorem1Bound(why=why, distance=inner, base_wrong=wrong, eps=eps, radius=radius)
 
 
 def theorem2_curve(
@@ -197,25 +158,23 @@ def theorem2_curve(
         >>> ideal.applicable, round(float(ideal.error_at(torch.tensor(1.0))), 3)
         (True, 0.667)
     """
-    _check_columns(distance, base_wrong, eps, radius)
+    inner, wrong = _checked(distance, base_wrong, eps, radius)
     if depth is not None and depth.shape != distance.shape:
         raise ValueError(f"depth: expected {len(distance)} entries, got shape {tuple(depth.shape)}")
-    inner = inward(distance.double(), eps)
     why = ""
     if radius > eps / 2:
         why = f"delta = radius / eps is {radius / eps:g}, above 1/2"
-    elif bool(base_wrong.any()):
-        why = f"the base network is wrong on {int(base_wrong.sum())} clean inputs"
+    elif bool(wrong.any()):
+        why = f"the base network is wrong on {int(wrong.sum())} clean inputs"
     elif depth is not None:
-        shallow = (inner <= eps - radius) & (depth + rounding(eps) < radius)
+        shallow = (inner <= eps - radius) & (depth.cpu() + rounding(eps) < radius)
         if bool(shallow.any()):
             why = f"{int(shallow.sum())} images have only regions shallower than radius within eps"
     return Theorem2Curve(
-        applicable=not why,
         why=why,
         unchecked=() if depth is not None else ("regions at least radius deep",),
         distance=inner,
-        base_wrong=base_wrong,
+        base_wrong=wrong,
         eps=eps,
         radius=radius,
     )
@@ -245,12 +204,10 @@ def theorems_of(records: Records, radius: float) -> tuple[Theorem1Bound, Theorem
     return bound, closed
 
 
-def _check_alpha(alpha: float) -> None:
-    if not 0 <= alpha <= 1:
-        raise ValueError(f"alpha: expected a fraction of eps in [0, 1], got {alpha}")
-
-
-def _check_columns(distance: Tensor, base_wrong: Tensor, eps: float, radius: float) -> None:
+def _checked(
+    distance: Tensor, base_wrong: Tensor, eps: float, radius: float
+) -> tuple[Tensor, Tensor]:
+    """Distances less rounding, and who is wrong, both on the CPU."""
     check_positive(eps, "eps")
     if not (math.isfinite(radius) and radius >= 0):
         raise ValueError(f"radius: expected a finite number of at least 0, got {radius}")
@@ -263,3 +220,4 @@ def _check_columns(distance: Tensor, base_wrong: Tensor, eps: float, radius: flo
         raise TypeError(f"base_wrong: expected torch.bool, got {base_wrong.dtype}")
     if not bool((distance >= 0).all()):
         raise ValueError("distance: expected distances of at least 0, not NaN")
+    return inward(distance.detach().cpu().double(), eps), base_wrong.cpu()

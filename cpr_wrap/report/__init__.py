@@ -11,10 +11,16 @@ from cpr_wrap.report.export import (
 from cpr_wrap.report.gallery import Exhibit, Gallery, load_gallery, make_gallery, save_gallery
 from cpr_wrap.report.html import report_html, write_report
 from cpr_wrap.report.plots import curve_figure, write_figure
-from cpr_wrap.report.ranking import ranked_rows, ranking, traditional
 from cpr_wrap.report.run import Run
 from cpr_wrap.report.table import Cell, Column, Table
-from cpr_wrap.report.tables import curve_values, losses, with_bars
+from cpr_wrap.report.tables import (
+    curve_values,
+    losses,
+    ranked_rows,
+    ranking,
+    traditional,
+    with_bars,
+)
 
 __all__ = [
     "Cell",

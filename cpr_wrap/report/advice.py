@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from cpr_wrap._text import MISSING, eps_text, percent
+from cpr_wrap._text import MISSING, eps_text
 from cpr_wrap.evaluation.advice import ADVISED, LEFT_OUT, Advice, Candidate
 from cpr_wrap.metrics import RobustnessCurve
-from cpr_wrap.report.plots import COLOURS, blank_figure
+from cpr_wrap.report.plots import COLORS, blank_figure
 from cpr_wrap.report.table import Cell, Column, Table
+from cpr_wrap.report.tables import loss_cell, share_cell
 from cpr_wrap.rule import rule_settings
 
 _MARKS = "osD^vP*X"
@@ -17,25 +19,24 @@ _MARKS = "osD^vP*X"
 def advice_table(advice: Advice) -> Table:
     """All candidates: clean rejection, latency, and loss with its interval on both sets."""
     chosen, other = advice.images
-    columns = (
-        Column("rule", words=True),
-        Column("clean rejected"),
-        Column("ms per image"),
-        Column(f"loss, {chosen} validation images"),
-        Column(f"loss, {other} others"),
-        Column("verdict", words=True),
-    )
-    rows = [
-        (
-            Cell(each.rule.describe()),
-            Cell(percent(each.clean_rejection), each.clean_rejection),
-            Cell(f"{1000 * each.latency:.3g}", 1000 * each.latency),
-            _loss(advice, each.curve, lower="" if each.full else "≥ "),
-            _loss(advice, each.reported, best=each.status == ADVISED and not advice.tied),
-            Cell(each.status if each.status != LEFT_OUT else f"{LEFT_OUT}: {each.why}"),
+    rows = []
+    for each in advice.candidates:
+        best = each.status == ADVISED and not advice.tied
+        verdict = each.status if each.status != LEFT_OUT else f"{LEFT_OUT}: {each.why}"
+        lower = "" if each.full else "≥ "
+        rows.append(
+            [
+                (Column("rule", words=True), Cell(each.rule.describe())),
+                (Column("clean rejected"), share_cell(each.clean_rejection)),
+                (
+                    Column("ms per image"),
+                    Cell(f"{1000 * each.latency:.3g}", 1000 * each.latency),
+                ),
+                (Column(f"loss, {chosen} validation images"), _loss(advice, each.curve, lower)),
+                (Column(f"loss, {other} others"), _loss(advice, each.reported, best=best)),
+                (Column("verdict", words=True), Cell(verdict)),
+            ]
         )
-        for each in advice.candidates
-    ]
     caption = (
         "In parentheses: 95 % intervals over images. ≥: dropped after the screening. "
         "Tied: the difference to the smallest loss is within chance; the cheapest is advised. "
@@ -45,33 +46,25 @@ def advice_table(advice: Advice) -> Table:
         f"Total robust loss where rejection costs {advice.cost.name} and a mistake 1; "
         f"{advice.norm} eps {eps_text(advice.eps)}, budget {advice.budget}"
     )
-    return Table(columns=columns, rows=tuple(rows), title=title, caption=caption)
+    return Table.of(rows, title=title, caption=caption)
 
 
 def _loss(
-    advice: Advice, curve: RobustnessCurve | None, *, lower: str = "", best: bool = False
+    advice: Advice, curve: RobustnessCurve | None, lower: str = "", best: bool = False
 ) -> Cell:
     if curve is None:
         return Cell(MISSING)
-    loss, interval = advice.loss(curve)
-    return Cell(f"{lower}{loss:.3f} ({interval.low:.3f}–{interval.high:.3f})", loss, best)
+    cell = loss_cell(*advice.loss(curve), best)
+    return replace(cell, text=lower + cell.text)
 
 
 def advice_figure(advice: Advice, *, size: tuple[float, float] = (5.2, 3.6)) -> Any:
-    """Loss over clean rejection on the validation images, a mark for each kind of rule.
-
-    Args:
-        advice: The advice.
-        size: Width and height in inches.
-
-    Returns:
-        A `matplotlib.figure.Figure`; hollow marks are lower bounds.
-    """
+    """Loss over clean rejection on the validation images; hollow marks are lower bounds."""
     figure, (axes,) = blank_figure(size)
     tried = [each for each in advice.candidates if each.curve is not None]
     kinds = list(dict.fromkeys(_kind(each) for each in tried))
     for place, kind in enumerate(kinds):
-        colour, mark = COLOURS[place % len(COLOURS)], _MARKS[place % len(_MARKS)]
+        color, mark = COLORS[place % len(COLORS)], _MARKS[place % len(_MARKS)]
         for number, each in enumerate(each for each in tried if _kind(each) == kind):
             assert each.curve is not None
             loss, interval = advice.loss(each.curve)
@@ -80,8 +73,8 @@ def advice_figure(advice: Advice, *, size: tuple[float, float] = (5.2, 3.6)) -> 
                 loss,
                 yerr=[[loss - interval.low], [interval.high - loss]],
                 marker=mark,
-                color=colour,
-                markerfacecolor=colour if each.full else "white",
+                color=color,
+                markerfacecolor=color if each.full else "white",
                 elinewidth=0.8,
                 alpha=1.0 if each.full else 0.55,
                 label=kind if number == 0 else None,

@@ -7,36 +7,29 @@ to whatever size there is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from cpr_wrap.metrics import ideal_rejected_radius
-from cpr_wrap.metrics.curve_plot import jumps
 from cpr_wrap.report.run import Run, grid
 
-COLOURS = 8  # the style sheet has as many colours for curves, each in four kinds of dashes
+COLORS = 8  # the style sheet has as many colors for curves, each in four kinds of dashes
 MOST_BANDS = 3  # bands of more runs would cover each other
 BINS = 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """One line or area of a run.
+class Shape(NamedTuple):
+    """One line or area of a run: its style, and its outline in the unit square."""
 
-    Attributes:
-        kind: Its style: `curve`, `band`, `theorem1`, `theorem2`, `certified`, `unknown`.
-        path: Its outline in the unit square.
-    """
-
-    kind: str
+    kind: str  # curve, band, theorem1, theorem2, certified or unknown
     path: str
 
 
 def marks(place: int) -> str:
-    """Style of the run at some place in the list of runs: a colour, and dashes for a second use."""
-    return f"c{place % COLOURS} d{place // COLOURS % 4}"
+    """Style of the run at some place in the list of runs: a color, and dashes for a second use."""
+    return f"c{place % COLORS} d{place // COLORS % 4}"
 
 
 def by_threat(runs: Sequence[Run]) -> list[tuple[str, list[int]]]:
@@ -60,19 +53,18 @@ def facets(runs: Sequence[Run]) -> dict[str, list[str]]:
 def curve_shapes(run: Run, *, band: bool = True, theory: bool = True) -> list[Shape]:
     """All that is drawn for a run, from the back to the front."""
     alphas = grid().tolist()
-    shapes = [Shape(kind="band", path=_area(alphas, *run.band))] if band else []
-    shapes += [
-        Shape(kind=kind, path=_steps(alphas, (1 - theorem.error_at(grid())).tolist()))
-        for kind, theorem in zip(("theorem1", "theorem2"), run.theorems or (), strict=False)
-        if theory and theorem.applicable
-    ]
+    shapes = [Shape("band", _area(alphas, *run.band))] if band else []
+    if theory:
+        shapes += [Shape(f"theorem{n}", _steps(alphas, ys)) for n, ys in run.theory.items()]
     if run.curve.certificate is not None:
         # What is certified and, between it and the curve, what nobody knows.
         low = run.curve.certificate.accuracy_at(grid()).tolist()
         high = run.curve.accuracy_at(grid()).tolist()
-        shapes.append(Shape(kind="unknown", path=_area(alphas, low, high)))
-        shapes.append(Shape(kind="certified", path=_steps(alphas, low)))
-    return [*shapes, Shape(kind="curve", path=_steps(*jumps(run.curve)))]
+        shapes += [
+            Shape("unknown", _area(alphas, low, high)),
+            Shape("certified", _steps(alphas, low)),
+        ]
+    return [*shapes, Shape("curve", _steps(*run.curve.jumps()))]
 
 
 def _number(value: float) -> str:
@@ -101,19 +93,12 @@ def read_out(run: Run) -> list[list[float]]:
     return [[round(value, 4) for value in row] for row in rows]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Counts:
-    """How many images can be made to be rejected at which radius.
+class Counts(NamedTuple):
+    """How many images can be made to be rejected at which radius."""
 
-    Attributes:
-        clean: Images rejected as they are.
-        bins: Images in 20 equal parts of (0, eps].
-        none: Images for which no rejected point was found.
-    """
-
-    clean: int
-    bins: list[int]
-    none: int
+    clean: int  # rejected as they are
+    bins: list[int]  # in 20 equal parts of (0, eps]
+    none: int  # no rejected point was found
 
     @classmethod
     def of(cls, radii: Tensor, eps: float) -> Counts:
@@ -125,21 +110,13 @@ class Counts:
         return cls(clean=int((radii == 0).sum()), bins=bins.tolist(), none=int((radii > eps).sum()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Radii:
-    """The radii of a run. Images with an accepted mistake are left out: their loss is settled.
-
-    Attributes:
-        found: What the attacks found.
-        ideal: The same for an ideal rule; None where no distance to the boundary was measured.
-        whole: Images without an accepted mistake.
-        broken: Images left out.
-    """
+class Radii(NamedTuple):
+    """The radii of a run. Images with an accepted mistake are left out: their loss is settled."""
 
     found: Counts
-    ideal: Counts | None
-    whole: int
-    broken: int
+    ideal: Counts | None  # of an ideal rule; None where no distance to the boundary was measured
+    whole: int  # images without an accepted mistake
+    broken: int  # images left out
 
     @property
     def ticks(self) -> list[int]:

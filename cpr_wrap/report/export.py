@@ -14,7 +14,7 @@ from torch import Tensor
 from cpr_wrap import __version__
 from cpr_wrap._files import write_atomically
 from cpr_wrap._text import eps_text
-from cpr_wrap.metrics import PAPER_LOSSES, RobustnessCurve, RuleFacts, clean_metrics
+from cpr_wrap.metrics import RuleFacts
 from cpr_wrap.report.run import Run, RunLike, as_run
 
 Wanted = Literal["any", "mistake", "rejection"]
@@ -56,8 +56,13 @@ def model_info(
             never filled in from our own attacks.
     """
     run = as_run(run)
-    right = run.curve.records.clean_label == run.curve.records.label
-    rule = _rule(run)
+    curve, rule = run.curve, run.rule
+    if rule is None:
+        raise ValueError(
+            f"run {run.name!r} does not say which rejection rule it used (settings.rule), so its "
+            "passes per prediction are unknown; evaluate with robustness_curve, which records it"
+        )
+    right = curve.records.clean_label == curve.records.label
     return {
         "link": link,
         "name": name or run.name,
@@ -67,45 +72,31 @@ def model_info(
         "dataset": run.dataset,
         "venue": venue,
         "architecture": architecture,
-        "eps": eps_text(run.curve.eps),
+        "eps": eps_text(curve.eps),
         "clean_acc": _percentage(float(right.double().mean())),
         "reported": _percentage(reported),
         "autoattack_acc": _percentage(autoattack_acc),
-        "external": _percentage(run.curve.accuracy_at(1.0)),
+        "external": _percentage(curve.accuracy_at(1.0)),
         "footnote": _FOOTNOTE,
         "cpr_wrap": _own(run, rule),
     }
 
 
 def _own(run: Run, rule: RuleFacts) -> dict[str, Any]:
-    curve = run.curve
+    figures, made = run.curve.summary(), run.curve.provenance
     return {
         "version": __version__,
-        "images": len(curve.records),
-        "norm": curve.records.norm,
+        "images": figures["images"],
+        "norm": figures["norm"],
         "rule": rule.config,
         "budget": run.attack_budget or None,
         "forward_passes_per_prediction": rule.forwards,
         "backward_passes_per_prediction": rule.backwards,
-        "clean": clean_metrics(curve.records).to_dict(),
-        "robustness_at_alpha": {f"{alpha:g}": curve.accuracy_at(alpha) for alpha in curve.alphas},
-        "total_robust_loss": {loss.name: curve.total_robust_loss(loss) for loss in PAPER_LOSSES},
-        "digests": _digests(curve),
+        "clean": figures["clean"],
+        "robustness_at_alpha": figures["accuracy_at"],
+        "total_robust_loss": figures["total_robust_loss"],
+        "digests": {} if made is None else {"weights": made.weights, "data": made.data},
     }
-
-
-def _digests(curve: RobustnessCurve) -> dict[str, str]:
-    found = curve.provenance
-    return {} if found is None else {"weights": found.weights, "data": found.data}
-
-
-def _rule(run: Run) -> RuleFacts:
-    if run.rule is None:
-        raise ValueError(
-            f"run {run.name!r} does not say which rejection rule it used (settings.rule), so its "
-            "passes per prediction are unknown; evaluate with robustness_curve, which records it"
-        )
-    return run.rule
 
 
 def _percentage(share: float | None) -> str | None:
@@ -169,18 +160,15 @@ def adversarial_images(run: RunLike, goal: Wanted = "any", images: Tensor | None
         chosen[found] = points.rejected[found]
     if goal in ("any", "mistake"):
         chosen[records.outer_broken] = points.outer[records.outer_broken]
-    if images is not None:
-        return _filled(images, chosen, records.index)
-    order = records.index.argsort()
-    if not torch.equal(records.index[order], torch.arange(len(records))):
-        raise ValueError(
-            "expected the first images of the test set, got others; give the whole test set as "
-            "images, so that every point is in its place"
-        )
-    return chosen[order]
-
-
-def _filled(images: Tensor, chosen: Tensor, index: Tensor) -> Tensor:
+    index = records.index
+    if images is None:
+        order = index.argsort()
+        if not torch.equal(index[order], torch.arange(len(records))):
+            raise ValueError(
+                "expected the first images of the test set, got others; give the whole test set as "
+                "images, so that every point is in its place"
+            )
+        return chosen[order]
     if images.shape[1:] != chosen.shape[1:] or len(images) <= int(index.max()):
         raise ValueError(
             f"images: expected a test set of at least {int(index.max()) + 1} images of shape "

@@ -22,47 +22,30 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Exhibit:
-    """Facts about one image of a gallery.
+    """Facts about one image of a gallery."""
 
-    Attributes:
-        index: Its number in the data set.
-        label: True class.
-        clean_label: Answer to the clean image, -1 where rejected.
-        kind: `mistake` (accepted and wrong) or `rejection`.
-        attack: What found the point.
-        distance: Its distance from the clean image.
-        predicted: Class that the network predicts at the point; None without a model.
-        moved: Class that it predicts at T(point); None without a T or a model.
-        score: The rule's score at the point; None without a model.
-        holds: Whether the model confirmed the recorded verdict; None without a model.
-    """
-
-    index: int
-    label: int
-    clean_label: int
-    kind: Kind
-    attack: str
-    distance: float
+    index: int  #: Its number in the data set.
+    label: int  #: True class.
+    clean_label: int  #: Answer to the clean image, -1 where rejected.
+    kind: Kind  #: `mistake` (accepted and wrong) or `rejection`.
+    attack: str  #: What found the point.
+    distance: float  #: Its distance from the clean image.
+    #: Class that the network predicts at the point; None without a model.
     predicted: int | None = None
-    moved: int | None = None
-    score: float | None = None
+    moved: int | None = None  #: Class that it predicts at T(point); None without a T or a model.
+    score: float | None = None  #: The rule's score at the point; None without a model.
+    #: Whether the model confirmed the recorded verdict; None without a model.
     holds: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gallery:
-    """Exhibits and their pictures.
+    """Exhibits and their pictures."""
 
-    Attributes:
-        exhibits: One per image.
-        clean: Clean images `(M, C, H, W)`.
-        perturbed: The points found `(M, C, H, W)`.
-        transformed: T of these points `(M, C, H, W)`; None without a T or a model.
-    """
-
-    exhibits: tuple[Exhibit, ...]
-    clean: Tensor
-    perturbed: Tensor
+    exhibits: tuple[Exhibit, ...]  #: One per image.
+    clean: Tensor  #: Clean images `(M, C, H, W)`.
+    perturbed: Tensor  #: The points found `(M, C, H, W)`.
+    #: T of these points `(M, C, H, W)`; None without a T or a model.
     transformed: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -109,16 +92,15 @@ def make_gallery(
             "adversarial.safetensors, or make the gallery right after the evaluation"
         )
     picked = _pick(curve.records, count)
-    rows = torch.tensor([row for row, _ in picked], dtype=torch.int64)
-    shape = points.clean.shape[1:]
+    clean = points.clean[[row for row, _ in picked]]
     held = {"mistake": points.outer, "rejection": points.rejected}
     found = [held[kind][row] for row, kind in picked]
-    perturbed = torch.stack(found) if found else torch.empty(0, *shape)
-    exhibits = tuple(_exhibit(curve.records, row, kind) for row, kind in picked)
-    gallery = Gallery(exhibits=exhibits, clean=points.clean[rows], perturbed=perturbed)
-    if model is None or not exhibits:
-        return gallery
-    return _ask(model, gallery)
+    gallery = Gallery(
+        exhibits=tuple(_exhibit(curve.records, row, kind) for row, kind in picked),
+        clean=clean,
+        perturbed=torch.stack(found) if found else clean,
+    )
+    return _ask(model, gallery) if model is not None and picked else gallery
 
 
 def _pick(records: Records, count: int) -> list[tuple[int, Kind]]:
@@ -139,10 +121,8 @@ def _pick(records: Records, count: int) -> list[tuple[int, Kind]]:
 
 def _sorted(distance: Tensor) -> list[int]:
     """Rows with a point that is not the image itself, the nearest first."""
-    found = int((distance > 0).logical_and(distance.isfinite()).sum())
-    key = torch.where(distance > 0, distance, torch.inf)
-    rows: list[int] = key.argsort(stable=True)[:found].tolist()
-    return rows
+    order = distance.argsort(stable=True).tolist()
+    return [row for row in order if 0 < float(distance[row]) < torch.inf]
 
 
 def _evenly(rows: list[int], count: int) -> list[int]:
@@ -152,9 +132,10 @@ def _evenly(rows: list[int], count: int) -> list[int]:
 
 
 def _exhibit(records: Records, row: int, kind: Kind) -> Exhibit:
-    mistake = kind == "mistake"
-    distance = records.outer_distance if mistake else records.rejected_radius
-    by = records.outer_by if mistake else records.rejected_by
+    distance, by = {
+        "mistake": (records.outer_distance, records.outer_by),
+        "rejection": (records.rejected_radius, records.rejected_by),
+    }[kind]
     return Exhibit(
         index=int(records.index[row]),
         label=int(records.label[row]),
@@ -168,23 +149,18 @@ def _exhibit(records: Records, row: int, kind: Kind) -> Exhibit:
 def _ask(model: SelectiveClassifier, gallery: Gallery) -> Gallery:
     points = gallery.perturbed.to(network_device(model.base))
     selection, view = model(points), model.look(points, path=(1.0,))
-    told: list[dict[str, Any]] = [
-        {"predicted": predicted, "score": score, "holds": _holds(exhibit, label)}
-        for exhibit, label, predicted, score in zip(
-            gallery.exhibits,
-            selection.labels.tolist(),
-            selection.predicted.tolist(),
-            selection.score.tolist(),
-            strict=True,
-        )
-    ]
-    transformed = None
+    transformed, moved = None, [None] * len(gallery)
     if view.points:
         transformed = view.points[-1].detach().to("cpu", gallery.perturbed.dtype)
-        for each, moved in zip(told, view.end_logits.argmax(dim=1).tolist(), strict=True):
-            each["moved"] = moved
-    exhibits = (replace(e, **more) for e, more in zip(gallery.exhibits, told, strict=True))
-    return replace(gallery, exhibits=tuple(exhibits), transformed=transformed)
+        moved = view.end_logits.argmax(dim=1).tolist()
+    answers = (selection.labels.tolist(), selection.predicted.tolist(), selection.score.tolist())
+    exhibits = tuple(
+        replace(told, predicted=predicted, moved=end, score=score, holds=_holds(told, label))
+        for told, label, predicted, score, end in zip(
+            gallery.exhibits, *answers, moved, strict=True
+        )
+    )
+    return replace(gallery, exhibits=exhibits, transformed=transformed)
 
 
 def _holds(exhibit: Exhibit, label: int) -> bool:

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from cpr_wrap import __version__, _text
 from cpr_wrap._files import write_atomically
-from cpr_wrap.metrics.plausibility import implied
+from cpr_wrap.metrics.comparison import implied
 from cpr_wrap.report import charts, tables
 from cpr_wrap.report.gallery import Gallery, make_gallery
-from cpr_wrap.report.ranking import ranking
 from cpr_wrap.report.run import Run, RunLike, as_runs, labels
 
 LONGEST_SIDE = 160  # of a picture in the page; larger ones are shrunk
@@ -82,9 +81,7 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(
-        charts=charts, tables=tables, ranking=ranking, pictures=pictures, implied=implied
-    )
+    environment.globals.update(charts=charts, tables=tables, pictures=pictures, implied=implied)
     environment.filters.update(
         percent=_text.percent, count=_text.count_text, eps=_text.eps_text, listed=flattened
     )
@@ -124,11 +121,7 @@ def _exhibit(gallery: Gallery, place: int) -> dict[str, Any]:
 
 
 def data_uri(image: Tensor) -> str:
-    """An image as PNG to put into a page.
-
-    Args:
-        image: Pixels in [0, 1] `(C, H, W)`, one or three channels; values outside are cut.
-    """
+    """An image `(C, H, W)`, one or three channels, as PNG for a page; [0, 1] is the range shown."""
     from PIL import Image
 
     levels = (image.detach().cpu().double() * 255).round().clamp(0, 255).byte().numpy()
@@ -143,11 +136,8 @@ def flattened(run: Run) -> list[tuple[str, str]]:
     """All settings of a run as pairs of dotted names and texts."""
     curve, about = run.curve, run.curve.about
     pairs = [(name, text) for name, text in asdict(about).items() if text and name in _ABOUT]
-    for name, held in (
-        ("", curve.settings),
-        ("calibration", curve.calibration),
-        ("provenance", curve.provenance),
-    ):
+    parts = {"": curve.settings, "calibration": curve.calibration, "provenance": curve.provenance}
+    for name, held in parts.items():
         pairs += [] if held is None else _flat(asdict(held), name)
     return pairs
 

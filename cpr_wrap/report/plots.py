@@ -9,25 +9,16 @@ from typing import Any
 
 from cpr_wrap._checks import import_extra
 from cpr_wrap._files import write_atomically
-from cpr_wrap.metrics.curve_plot import plot_curve
 from cpr_wrap.report.charts import MOST_BANDS, by_threat
-from cpr_wrap.report.run import Run, RunLike, as_runs, grid, labels
+from cpr_wrap.report.run import RunLike, as_runs, grid, labels
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
-# Distinguishable for colour-blind readers, and dark enough for print.
-COLOURS = (
-    "#0b62b0",
-    "#c1440e",
-    "#0d7a5f",
-    "#8a2f8f",
-    "#8a6500",
-    "#3f4bb8",
-    "#a3184f",
-    "#4d5560",
-)
+# Distinguishable for color-blind readers, and dark enough for print.
+COLORS = ("#0b62b0", "#c1440e", "#0d7a5f", "#8a2f8f", "#8a6500", "#3f4bb8", "#a3184f", "#4d5560")
 _LEGEND_INSIDE = 6  # a longer legend would cover the curves, and stands below them
 _LEGEND_MARK, _LETTER, _LEGEND_LINE = 0.6, 0.065, 0.15  # inches of a legend in small print
+_THEOREMS = {1: ("Theorem 1, at least", ":"), 2: ("Theorem 2", "--")}
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (4, 1.5, 1, 1.5)), (0, (1.5, 1)))
 
 
@@ -65,11 +56,13 @@ def curve_figure(
     figure, several = blank_figure((width, height), len(threats))
     for axes, (threat, places) in zip(several, threats, strict=True):
         for place in places:
-            colour = COLOURS[place % len(COLOURS)]
-            style = {"linestyle": _DASHES[place // len(COLOURS) % len(_DASHES)], "color": colour}
-            plot_curve(runs[place].curve, axes, label=names[place], band=band, lw=1.5, **style)
-            if theory:
-                _draw_theory(axes, runs[place], colour)
+            color = COLORS[place % len(COLORS)]
+            style = {"linestyle": _DASHES[place // len(COLORS) % len(_DASHES)], "color": color}
+            runs[place].curve.plot(axes, label=names[place], band=band, lw=1.5, **style)
+            for number, heights in runs[place].theory.items() if theory else ():
+                name, line = _THEOREMS[number]
+                label = f"{runs[place].name}: {name}"
+                axes.plot(grid().tolist(), heights, line, color=color, lw=1, label=label)
         if len(threats) > 1:
             axes.set_title(threat, fontsize="medium")
         if not outside and max(len(runs), len(axes.lines)) > 1:
@@ -108,13 +101,3 @@ def blank_figure(size: tuple[float, float], rows: int = 1) -> tuple[Any, list[An
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
     return figure, several
-
-
-def _draw_theory(axes: Any, run: Run, colour: str) -> None:
-    for name, line, theorem in zip(
-        ("Theorem 1, at least", "Theorem 2"), (":", "--"), run.theorems or (), strict=False
-    ):
-        if theorem.applicable:
-            heights = (1 - theorem.error_at(grid())).tolist()
-            label = f"{run.name}: {name}"
-            axes.plot(grid().tolist(), heights, line, color=colour, linewidth=1, label=label)

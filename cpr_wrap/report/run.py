@@ -19,17 +19,11 @@ from cpr_wrap.report.gallery import Gallery, load_gallery
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """An evaluation with its name and gallery.
+    """An evaluation with its name and gallery."""
 
-    Attributes:
-        curve: The curve, with its evidence.
-        name: Name of the run.
-        gallery: Pictures, if any were made.
-    """
-
-    curve: RobustnessCurve
-    name: str
-    gallery: Gallery | None = None
+    curve: RobustnessCurve  #: The curve, with its evidence.
+    name: str  #: Name of the run.
+    gallery: Gallery | None = None  #: Pictures, if any were made.
 
     @classmethod
     def of(
@@ -78,6 +72,15 @@ class Run:
         """Lower and upper ends of the robustness on the grid."""
         band = self.curve.error_band(grid())
         return (1 - band.high).tolist(), (1 - band.low).tolist()
+
+    @cached_property
+    def theory(self) -> dict[int, list[float]]:
+        """Robustness on the grid by the theorems that apply, by their numbers."""
+        return {
+            number: (1 - theorem.error_at(grid())).tolist()
+            for number, theorem in enumerate(self.theorems or (), start=1)
+            if theorem.applicable
+        }
 
     @cached_property
     def theorems(self) -> tuple[Theorem1Bound, Theorem2Curve] | None:

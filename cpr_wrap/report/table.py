@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,30 +17,19 @@ _TEXT_WIDTH = 88
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table.
+    """One cell of a table."""
 
-    Attributes:
-        text: What is displayed.
-        value: The exact value, for CSV and JSON; the text if None.
-        best: Whether it is the best of its column.
-    """
-
-    text: str
-    value: float | None = None
-    best: bool = False
+    text: str  #: What is displayed.
+    value: float | None = None  #: The exact value, for CSV and JSON; the text if None.
+    best: bool = False  #: Whether it is the best of its column.
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column heading.
+    """A column heading."""
 
-    Attributes:
-        title: The heading.
-        words: Whether the column holds words, aligned left.
-    """
-
-    title: str
-    words: bool = False
+    title: str  #: The heading.
+    words: bool = False  #: Whether the column holds words, aligned left.
 
 
 Row: TypeAlias = "tuple[Cell, ...]"
@@ -73,6 +62,12 @@ class Table:
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise ValueError(f"expected rows of {len(self.columns)} cells, got {len(row)}")
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[tuple[Column, Cell]]], **texts: str) -> Table:
+        """A table of at least one row of cells with their columns, a title and a caption."""
+        columns = tuple(column for column, _ in rows[0])
+        return cls(columns=columns, rows=tuple(tuple(c for _, c in row) for row in rows), **texts)
 
     def render(self, format: str = "text") -> str:  # noqa: A002 - the name people expect
         """The table as text, without a newline at its end.

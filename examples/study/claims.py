@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cpr_wrap.metrics import PAPER_LOSSES, RobustnessCurve, parse_loss
-from cpr_wrap.metrics.paired import Difference, paired_loss
+from cpr_wrap.metrics.comparison import Difference, paired_loss
 
 Results = Mapping[str, RobustnessCurve]
 """Published results by `stage/name`."""

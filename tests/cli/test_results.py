@@ -13,7 +13,7 @@ import torch
 from cpr_wrap.evaluation import load_result
 from cpr_wrap.networks import NETWORKS
 from cpr_wrap.report import traditional
-from cpr_wrap.report.ranking import ranking
+from cpr_wrap.report.tables import ranking
 
 
 def test_a_true_result_holds(result, type_command):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cpr_wrap.metrics import RobustnessCurve
-from cpr_wrap.metrics.paired import Difference
+from cpr_wrap.metrics.comparison import Difference
 from examples.study import claims, page, run
 from examples.study.before import Before
 from examples.study.cells import MAIN, cells

@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from cpr_wrap.metrics import RobustnessCurve
-from cpr_wrap.metrics.paired import Difference, clear_winner, paired, paired_loss, sign_flip_test
+from cpr_wrap.metrics.comparison import (
+    Difference,
+    clear_winner,
+    paired,
+    paired_loss,
+    sign_flip_test,
+)
 
 from .making import INF, make
 

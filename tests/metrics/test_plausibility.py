@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cpr_wrap.metrics import About, RobustnessCurve
-from cpr_wrap.metrics.plausibility import implied
+from cpr_wrap.metrics.comparison import implied
 from tests.metrics.making import INF, make
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cpr_wrap.metrics.richness import richness
+from cpr_wrap.metrics.intervals import richness
 
 
 def rounds_of(counts, rounds):

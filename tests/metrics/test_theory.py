@@ -256,7 +256,7 @@ def test_losses_and_alphas_are_checked():
     bound = theorem1_bound(distances(0.1), right(1), eps=0.4, radius=0.1)
     closed = theorem2_curve(distances(0.1), right(1), eps=0.4, radius=0.1)
     for theorem in (bound, closed):
-        with pytest.raises(ValueError, match=r"alpha: expected a fraction of eps in \[0, 1\]"):
+        with pytest.raises(ValueError, match=r"alpha: expected fractions of eps in \[0, 1\]"):
             theorem.error_at(1.1)
         with pytest.raises(ValueError, match="expected no increase"):
             theorem.total_robust_loss(as_loss(lambda r: r))

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from cpr_wrap.metrics import RobustnessCurve
-from cpr_wrap.metrics.curve_plot import jumps
 from cpr_wrap.report import charts
-from cpr_wrap.report.charts import BINS, COLOURS, curve_shapes, marks, radii_of, read_out
+from cpr_wrap.report.charts import BINS, COLORS, curve_shapes, marks, radii_of, read_out
 from cpr_wrap.report.run import Run, grid
 from tests.metrics.making import make
 from tests.report.making import INF, RADIUS, full_curve, full_details, plain
@@ -33,7 +32,7 @@ def drawn(path):
 
 def test_jumps_are_those_of_the_step_function():
     curve = plain()
-    alphas, heights = jumps(curve)
+    alphas, heights = curve.jumps()
     assert alphas == pytest.approx([0, 0.25, 1, 1], abs=1e-5)
     assert heights == [0.5, 0.25, 0.0, 0.0]
     # Every fall of the exact curve is there: between jumps it is constant.
@@ -72,7 +71,7 @@ def test_theory_is_drawn_where_it_applies_and_bands_where_wanted():
 
 def test_every_run_up_to_32_has_its_own_mark():
     assert marks(0) == "c0 d0"
-    assert len({marks(place) for place in range(4 * COLOURS)}) == 4 * COLOURS
+    assert len({marks(place) for place in range(4 * COLORS)}) == 4 * COLORS
 
 
 def test_the_read_out_is_the_curve_with_its_interval():

@@ -359,7 +359,7 @@ def test_theory_is_not_drawn_where_dashes_tell_runs_apart():
     for count, drawn in ((8, True), (9, False)):
         page = Page(report_html([curve] * count))
         assert bool(page.all("path", "theorem1")) is drawn
-        assert ("In the same colour" in page.text) is drawn
+        assert ("In the same color" in page.text) is drawn
 
 
 def test_settings_are_flat_and_readable():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cpr_wrap.report.ranking import ranked_rows, ranking
+from cpr_wrap.report.tables import ranked_rows, ranking
 from tests.metrics.test_comparison import audited, run
 
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cpr_wrap.metrics import PAPER_LOSSES, RampLoss, StepLoss, TableLoss, clean_metrics
-from cpr_wrap.report.ranking import ranking, traditional
-from cpr_wrap.report.tables import curve_values, loss_text, losses, with_bars
+from cpr_wrap.report.tables import curve_values, loss_text, losses, ranking, traditional, with_bars
 from tests.report.making import INF, full_curve, plain
 
 

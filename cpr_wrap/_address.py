@@ -103,7 +103,7 @@ def import_module(name: str) -> ModuleType:
 
 @contextmanager
 def _from_here() -> Iterator[None]:
-    """Inside, modules of the current folder go first; afterwards they go last."""
+    """Inside, modules of the current folder go first; afterward they go last."""
     here = os.getcwd()
     known = here in sys.path or "" in sys.path
     sys.path.insert(0, here)

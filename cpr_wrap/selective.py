@@ -16,27 +16,10 @@ from cpr_wrap._files import write_atomically, write_tensors
 from cpr_wrap.meter import seen, tally
 from cpr_wrap.metrics.records import REJECTED
 from cpr_wrap.objective import View
-from cpr_wrap.rule import (
-    RULES,
-    RejectionRule,
-    make_rule,
-    register_rule,
-    rule_config,
-    rule_from_config,
-)
-
-__all__ = [
-    "REJECT",
-    "RULES",
-    "RejectionRule",
-    "Selection",
-    "SelectiveClassifier",
-    "load_rule",
-    "make_rule",
-    "register_rule",
-    "rule_config",
-    "rule_from_config",
-]
+from cpr_wrap.rule import RULES as RULES
+from cpr_wrap.rule import RejectionRule as RejectionRule
+from cpr_wrap.rule import rule_config as rule_config
+from cpr_wrap.rule import rule_from_config as rule_from_config
 
 REJECT = REJECTED
 """The label of a rejected input."""
@@ -116,10 +99,10 @@ class SelectiveClassifier(nn.Module):
         check_eval_mode(self)
 
     def train(self, mode: bool = True) -> Self:
-        """Refuse training mode; train the base network itself and wrap it afterwards."""
+        """Refuse training mode; train the base network itself and wrap it afterward."""
         if mode:
             raise ValueError(
-                "a selective classifier is for evaluation; train model.base and wrap it afterwards"
+                "a selective classifier is for evaluation; train model.base and wrap it afterward"
             )
         return super().train(False)
 

@@ -145,7 +145,7 @@ def _tighten(entries: list[Entry]) -> None:
 
 
 def _meet(box: Box, low: Tensor, high: Tensor) -> Box:
-    """What two boxes have in common, rounded outwards."""
+    """What two boxes have in common, rounded outward."""
     low = torch.maximum(box.widened(1.0).low, low)
     high = torch.minimum(box.widened(1.0).high, high)
     return hull(low, torch.maximum(low, high)).widened(1.0)

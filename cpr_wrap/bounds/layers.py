@@ -1,4 +1,4 @@
-"""How each layer carries a box forwards and linear bounds backwards, with room for rounding.
+"""How each layer carries a box forward and linear bounds backward, with room for rounding.
 
 A box is a center c and a radius r for each number. Whatever order a processor adds in, a sum of n
 products in floating point is off by at most gamma(n) times the sum of their absolute values
@@ -81,31 +81,18 @@ def hull(low: Tensor, high: Tensor) -> Box:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Affine:
-    """x to Wx + b.
+    """x to Wx + b."""
 
-    Attributes:
-        forward: Applies W and adds b.
-        absolute: Applies |W|.
-        back: Applies the transpose of W to rows `(M, ...)` shaped like the output.
-        bias: b, shaped like a row of the output or to broadcast to it.
-        weight: Absolute size of b, where it is itself a sum; |b| if None.
-        terms: How many products are summed for a number of the output, the bias included.
-        fan: How many products `back` sums for a number.
-        pointwise: Whether each number is only multiplied, by one constant per channel.
-        kernel: The weights of a convolution that `window` describes.
-        window: Its kernel size, stride and padding; None where rows need whole maps.
-    """
-
-    forward: Map
-    absolute: Map
-    back: Map
-    terms: int
-    bias: Tensor | None = None
-    weight: Tensor | None = None
-    fan: int = 1
-    pointwise: bool = False
-    kernel: Tensor | None = None
-    window: tuple[Pair, Pair, Pair] | None = None
+    forward: Map  # applies W and adds b
+    absolute: Map  # applies |W|
+    back: Map  # applies the transpose of W to rows (M, ...) shaped like the output
+    terms: int  # how many products are summed for a number of the output, the bias included
+    bias: Tensor | None = None  # b, shaped like a row of the output or to broadcast to it
+    weight: Tensor | None = None  # absolute size of b, where it is itself a sum; |b| if None
+    fan: int = 1  # how many products `back` sums for a number
+    pointwise: bool = False  # whether numbers are only multiplied, by one constant per channel
+    kernel: Tensor | None = None  # the weights of a convolution that `window` describes
+    window: tuple[Pair, Pair, Pair] | None = None  # size, stride, padding; None: rows need all maps
 
     def box(self, margin: float, box: Box) -> Box:
         """The box of the outputs."""

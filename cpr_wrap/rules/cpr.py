@@ -299,6 +299,9 @@ def _lead(outputs: Tensor, predicted: Tensor) -> Tensor:
 class CPRWrapper(SelectiveClassifier):
     """Any classifier, made selective by consistent-prediction rejection.
 
+    The network is in eval mode; `source` is as in `SelectiveClassifier`, and all other arguments
+    are settings of `Consistency`.
+
     Example:
         >>> import torch
         >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
@@ -318,18 +321,6 @@ class CPRWrapper(SelectiveClassifier):
         source: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        """Wrap a network.
-
-        Args:
-            base: The network, in eval mode.
-            radius: As in `Consistency`.
-            steps: As in `Consistency`.
-            step_size: As in `Consistency`.
-            norm: As in `Consistency`.
-            keep: As in `Consistency`.
-            source: As in `SelectiveClassifier`.
-            **settings: Further settings of `Consistency`.
-        """
         rule = Consistency(
             radius=radius, steps=steps, step_size=step_size, norm=norm, keep=keep, **settings
         )

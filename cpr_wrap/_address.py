@@ -18,21 +18,13 @@ _asked_for: set[str] = set()  # modules that the caller named
 
 
 def find(registry: Registry[T], name: str) -> T:
-    """What a registry has under a name, or else what the address `module:name` names.
-
-    For names that a person typed. A file that names code is no reason to run it: see `trusted`.
-    """
+    """What a registry has under a name, or else what the address names; for names people typed."""
     thing: T = resolve(name) if ":" in name and name not in registry else registry[name]
     return thing
 
 
 def resolve(address: str) -> Any:
-    """Import what an address names.
-
-    The module is searched in the current folder first, then on Python's path.
-
-    Args:
-        address: `module:name`; both may have dots, e.g. `models.cnn:Net.small`.
+    """Import what an address names; both parts may have dots, e.g. `models.cnn:Net.small`.
 
     Example:
         >>> resolve("math:floor")(2.5)
@@ -77,10 +69,6 @@ def trusted(address: str, folder: Path) -> str:
 
     Files come from anybody. What they name is run only if it lies in the current folder, and that
     folder did not come with the file, or if the caller has imported it himself.
-
-    Args:
-        address: `module:name`, or a module.
-        folder: Where the file is.
     """
     module = address.partition(":")[0]
     here, top = Path.cwd(), Path(module.partition(".")[0])
@@ -115,10 +103,7 @@ def import_module(name: str) -> ModuleType:
 
 @contextmanager
 def _from_here() -> Iterator[None]:
-    """Inside, modules of the current folder go first; afterwards they go last.
-
-    The folder stays, for imports inside the functions of such a module.
-    """
+    """Inside, modules of the current folder go first; afterward they go last."""
     here = os.getcwd()
     known = here in sys.path or "" in sys.path
     sys.path.insert(0, here)
@@ -128,4 +113,4 @@ def _from_here() -> Iterator[None]:
     finally:
         sys.path.remove(here)
         if not known:
-            sys.path.append(here)
+            sys.path.append(here)  # for imports inside the functions of such a module

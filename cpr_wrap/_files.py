@@ -36,21 +36,13 @@ def write_atomically(file: Path, data: bytes | str) -> None:
     """Write a file in one step: a kill leaves the old version or the new one.
 
     The file gets the permissions of any new file in its folder, and the folder is made if needed.
-    What writers that were killed left behind in the folder is removed.
-
-    Args:
-        file: Where to.
-        data: Its content; text is written as UTF-8.
+    What writers that were killed left behind in the folder is removed. Text is written as UTF-8.
     """
     write_in_order({file: data})
 
 
 def write_in_order(files: Mapping[Path, bytes | str]) -> None:
-    """Write files as `write_atomically` does, and replace the old ones at the end, in this order.
-
-    Args:
-        files: Contents by place.
-    """
+    """Write files as `write_atomically` does; replace the old ones at the end, in this order."""
     written: dict[Path, Path] = {}
     try:
         for file, data in files.items():
@@ -106,32 +98,19 @@ def _is_orphan(name: str) -> bool:
         return False
     try:
         os.kill(int(process), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
     return False
 
 
 def write_sealed(file: Path, layout: str, data: bytes) -> None:
-    """Write data behind a line that names their layout and a digest of both.
-
-    Args:
-        file: Where to.
-        layout: What the data are, on one line, e.g. `cpr-wrap checkpoint, layout 2`.
-        data: The data.
-    """
+    """Write data behind a line that names their layout, `layout`, and a digest of both."""
     head = f"{layout}\n".encode()
     write_atomically(file, head + digest(head, data).encode() + data)
 
 
 def read_sealed(file: Path, layout: str, *, older: bytes | None = None) -> bytes:
-    """Read data that `write_sealed` wrote.
-
-    Args:
-        file: Where from.
-        layout: What the data have to be.
-        older: How files began before they were sealed.
+    """Read data that `write_sealed` wrote; `older` is how files began before they were sealed.
 
     Raises:
         OSError: There is no such file, or it cannot be read.

@@ -55,10 +55,7 @@ def join(device: torch.device) -> None:
 def leave(*, wait: bool = True) -> None:
     """Leave the group, so that the interpreter can exit; does nothing when alone.
 
-    Call it on every rank, when everything is written.
-
-    Args:
-        wait: Wait until all other ranks have come here too. Pass False after a failure.
+    Call it on every rank, when everything is written; after a failure with `wait=False`.
     """
     if not together():
         return

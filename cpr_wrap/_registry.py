@@ -15,23 +15,23 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def near(name: str, known: list[str]) -> str:
-    """A hint at the known name most like `name`, as the end of a sentence; may be empty."""
+def near(name: str, known: Collection[str], most: int = 1) -> str:
+    """A hint at the known names most like `name`, as the end of a sentence; may be empty."""
     spelled = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(name.lower(), spelled, n=1)
-    return f" Did you mean {spelled[close[0]]!r}?" if close else ""
+    close = difflib.get_close_matches(name.lower(), spelled, n=most)
+    return f" Did you mean {' or '.join(repr(spelled[each]) for each in close)}?" if close else ""
 
 
 class Registry(Mapping[str, T]):
     """A mapping from names to objects that refuses duplicates and suggests near misses.
 
     Example:
-        >>> colours: Registry[str] = Registry("colour")
-        >>> _ = colours.register("green")("#0f0")
-        >>> colours["gren"]
+        >>> colors: Registry[str] = Registry("color")
+        >>> _ = colors.register("green")("#0f0")
+        >>> colors["gren"]
         Traceback (most recent call last):
         ...
-        LookupError: unknown colour 'gren'. Did you mean 'green'? Known: green
+        LookupError: unknown color 'gren'. Did you mean 'green'? Known: green
     """
 
     def __init__(
@@ -47,8 +47,7 @@ class Registry(Mapping[str, T]):
             group: Entry-point group in which other packages add to it, e.g. `cpr_wrap.rules`.
             adopt: Checks and enters what a package adds under a name; without it, all is entered.
         """
-        self.kind = kind
-        self.group = group
+        self.kind, self.group = kind, group
         self._adopt = adopt or (lambda name, thing: self.register(name)(thing))
         self._entries: dict[str, T] = {}
         self._plugins_loaded = group is None
@@ -86,9 +85,8 @@ class Registry(Mapping[str, T]):
     def __getitem__(self, name: str) -> T:
         if name not in self:
             # LookupError, not KeyError: the latter prints its text as a quoted repr.
-            known = list(self)
-            hint = near(str(name), known)
-            raise LookupError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(known)}")
+            hint = near(str(name), list(self))
+            raise LookupError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(self)}")
         return self._entries[name]
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -111,8 +109,5 @@ class Registry(Mapping[str, T]):
 
 def unknown(kind: str, name: str, known: Collection[str]) -> LookupError:
     """An error for a name that is not among the known ones, with the nearest of them."""
-    folded = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(name.lower(), folded, n=3)
-    hint = f" Did you mean {' or '.join(repr(folded[each]) for each in close)}?" if close else ""
     listed = f" Known: {', '.join(sorted(known)) or 'none'}" if len(known) <= 12 else ""
-    return LookupError(f"unknown {kind} {name!r}.{hint}{listed}")
+    return LookupError(f"unknown {kind} {name!r}.{near(name, known, 3)}{listed}")

@@ -27,9 +27,6 @@ def source_text(thing: Any) -> str:
 
     It is the source of the module that defines it, with defaults and what it closes over. Code
     without a readable source, e.g. typed at a prompt, tells its version in an attribute `revision`.
-
-    Args:
-        thing: A function, a class, a `functools.partial` or any other callable object.
     """
     if isinstance(thing, functools.partial):
         return f"{source_text(thing.func)} {value_text(thing.args)} {value_text(thing.keywords)}"
@@ -61,10 +58,8 @@ def _source(thing: Any, name: str) -> str:
 def value_text(value: Any, depth: int = 3) -> str:
     """Describe a value so that the text changes with it, and is the same in every process.
 
-    Args:
-        value: Anything: tensors, arrays and networks by digest, code by its source, other objects
-            by what they hold.
-        depth: How many objects deep to look.
+    Tensors, arrays and networks by digest, code by its source, other objects by what they hold,
+    `depth` objects deep.
     """
     if isinstance(value, _PLAIN):
         return repr(value)
@@ -106,10 +101,8 @@ def _closed(thing: Any) -> str:
         return ""
     cells = [cell.cell_contents for cell in thing.__closure__ or () if _filled(cell)]
     functions = [source_text(each) for each in cells if inspect.isfunction(each)]
-    plain = [repr(each) for each in cells if isinstance(each, _PLAIN)]
-    data = [value_text(each) for each in cells if isinstance(each, _DATA)]
-    defaults = [repr(thing.__defaults__), repr(thing.__kwdefaults__)]
-    return " ".join([*defaults, *plain, *functions, *data])
+    data = [value_text(each) for each in cells if isinstance(each, (*_PLAIN, *_DATA))]
+    return " ".join([repr(thing.__defaults__), repr(thing.__kwdefaults__), *functions, *data])
 
 
 def _filled(cell: Any) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from cpr_wrap._checks import check_images, check_labels, check_share
+from cpr_wrap._checks import check_count, check_images, check_labels, check_share
 from cpr_wrap.data.images import gather
 from cpr_wrap.geometry import threat
 from cpr_wrap.metrics.evidence import CalibrationFacts
@@ -27,7 +27,7 @@ from cpr_wrap.solver import BLIND
 # Bisecting a setting: how fine in any case, and how fine where a jump must be resolved, as
 # fractions of its largest value.
 _COARSE, _FINE = 1e-3, 1e-6
-_GREY = 1 / 255  # a grey level, as a share of the data's range
+_GRAY = 1 / 255  # a gray level, as a share of the data's range
 _ROUNDS = 4  # corrections of the search where rejection turns out not to grow with the setting
 
 
@@ -67,20 +67,10 @@ class CalibrationRecord:
     @property
     def facts(self) -> CalibrationFacts:
         """The same as plain data, for results."""
-        return CalibrationFacts(
-            before=rule_config(self.before),
-            after=rule_config(self.after),
-            reject_rate=self.reject_rate,
-            measured_rate=self.measured_rate,
-            low=self.interval.low,
-            high=self.interval.high,
-            num_rejected=self.num_rejected,
-            num_correct=self.num_correct,
-            num_images=self.num_images,
-            overall_rate=self.overall_rate,
-            reached=self.reached,
-            note=self.note,
-        )
+        plain = {name: value for name, value in vars(self).items() if name != "interval"}
+        rules = {"before": rule_config(self.before), "after": rule_config(self.after)}
+        ends = {"low": self.interval.low, "high": self.interval.high}
+        return CalibrationFacts(**{**plain, **rules, **ends})
 
 
 class Calibration(NamedTuple):
@@ -148,8 +138,7 @@ def calibrate(
     check_labels(y_val, len(x_val), name="y_val")
     check_share(reject_rate, "reject_rate")
     check_share(confidence, "confidence")
-    if batch_size < 1:
-        raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
+    check_count(batch_size, "batch_size")
     if not model.rule.can_reject:
         raise ValueError(
             f"rule {model.rule.name!r} never rejects, so there is nothing to calibrate; wrap the "
@@ -184,9 +173,7 @@ class _Search:
         batch_size: int,
         most: float | None,
     ) -> None:
-        self.model = model
-        self.x = x
-        self.batch_size = batch_size
+        self.model, self.x, self.batch_size = model, x, batch_size
         self.blind = False  # whether some images have no usable gradient
         with torch.no_grad():
             num_classes = model.logits(x[:1]).shape[1]
@@ -212,12 +199,8 @@ class _Search:
         """Answers of the model under a rule, for all images or for some rows `(M,)`."""
         x = self.x if rows is None else self.x[rows]
         model = self.model.with_rule(rule)
-        answers: list[Selection] = [model(batch) for batch in x.split(self.batch_size)]
-        return Selection(
-            torch.cat([answer.logits for answer in answers]),
-            torch.cat([answer.accepted for answer in answers]),
-            torch.cat([answer.score for answer in answers]),
-        )
+        answers = [model(batch) for batch in x.split(self.batch_size)]
+        return Selection(*(torch.cat(parts) for parts in zip(*answers, strict=True)))
 
     def threshold(self, rule: RejectionRule) -> _Found:
         """The quantile of the scores, as the published code takes it."""
@@ -267,14 +250,14 @@ class _Search:
     def _fragile(self, rule: RejectionRule, how: BySearch) -> str:
         """A word on a radius that is smaller than what rounding to bytes does to an image."""
         whole = threat(rule.norm or "Linf").everything(self.x)
-        half = min(_GREY / 2 * whole, self.most)
+        half = min(_GRAY / 2 * whole, self.most)
         if how.setting != "radius" or rule.reach >= half:
             return ""
         there = len(self._rejected(self.ask(replace(rule, **{how.setting: half})).accepted))
         if there <= self.wanted:
             return ""  # the search stopped at a smaller radius that does as asked
         return (
-            f"radius {rule.reach:.2g} is below half a grey level ({half:.2g}), where {rule.name} "
+            f"radius {rule.reach:.2g} is below half a gray level ({half:.2g}), where {rule.name} "
             f"rejects {there} of {self.num_correct} right answers ({there / self.num_correct:.0%})."
             " The network needs robust training before a radius of practical use is possible"
         )
@@ -305,14 +288,11 @@ class _Search:
     def record(self, found: _Found, rate: float, confidence: float) -> CalibrationRecord:
         """Write down what the found rule does on all images."""
         rejected = len(self._rejected(found.accepted))
-        notes = [found.note, BLIND if self.blind else ""]
-        if self.wanted == 0:
-            least = math.ceil(1 / rate - 1e-9)
-            notes.insert(
-                0,
-                f"{self.num_correct} correctly classified images cannot resolve a rate of "
-                f"{rate:g}; it takes {least}",
-            )
+        coarse = (
+            f"{self.num_correct} correctly classified images cannot resolve a rate of {rate:g}; it "
+            f"takes {math.ceil(1 / rate - 1e-9)}"
+        )
+        notes = [coarse if self.wanted == 0 else "", found.note, BLIND if self.blind else ""]
         return CalibrationRecord(
             before=self.model.rule,
             after=found.rule,

@@ -8,17 +8,16 @@ no gradient left in floating point.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap._checks import check_eval_mode, check_images
+from cpr_wrap._checks import check_count, check_eval_mode, check_images
 from cpr_wrap.objective import log_prob, margin
 from cpr_wrap.selective import SelectiveClassifier
 
-_NUDGE = 1e-3  # how far pixels are moved off their bounds: a quarter of one grey level
+_NUDGE = 1e-3  # how far pixels are moved off their bounds: a quarter of one gray level
 _MANY = 0.5  # a share from which on it is worth a warning
 _RISE = 0.2  # a share of pixels whose gradient comes back once they are off their bound
 
@@ -37,7 +36,7 @@ class InputGradientReport:
         zero_on_bound: The same among the pixels on a bound; 0 if there are none.
         zero_off_bound: The same among the others; 0 if there are none.
         zero_after_nudge: The same among the pixels on a bound, after all pixels were moved slightly
-            towards 0.5.
+            toward 0.5.
         zero_cross_entropy: Share of the pixels at which the gradient of the cross-entropy, which
             T(x) ascends, is exactly zero.
         flat_images: Images whose gradient is zero at every pixel.
@@ -56,16 +55,7 @@ class InputGradientReport:
     flat_images: int
     flat_images_cross_entropy: int
     nonfinite: float
-    warning: str
-
-
-class _Zeros(NamedTuple):
-    """Where a batch's gradients are exactly zero, or no number, each `(N, d)`."""
-
-    lead: Tensor
-    cross_entropy: Tensor
-    nudged: Tensor
-    nonfinite: Tensor
+    warning: str = ""
 
 
 def input_gradient_report(
@@ -90,8 +80,7 @@ def input_gradient_report(
     """
     check_images(x)
     check_eval_mode(model)
-    if batch_size < 1:
-        raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
+    check_count(batch_size, "batch_size")
     parts = [_zeros(model, batch) for batch in x.split(batch_size)]
     lead, cross_entropy, nudged, nonfinite = (torch.cat(p) for p in zip(*parts, strict=True))
     pixels = x.detach().flatten(1)
@@ -107,23 +96,24 @@ def input_gradient_report(
         flat_images=int(lead.all(dim=1).sum()),
         flat_images_cross_entropy=int(cross_entropy.all(dim=1).sum()),
         nonfinite=_share(nonfinite),
-        warning="",
     )
     text = _explain(report)
     if text:
         warnings.warn(text, stacklevel=2)
-    return InputGradientReport(**{**vars(report), "warning": text})
+    return replace(report, warning=text)
 
 
 def _share(flags: Tensor) -> float:
     return float(flags.double().mean()) if flags.numel() else 0.0
 
 
-def _zeros(model: nn.Module, x: Tensor) -> _Zeros:
+def _zeros(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Where gradients of margin, cross-entropy, nudged margin are 0; where no number; `(N, d)`."""
+    outputs = model.logits if isinstance(model, SelectiveClassifier) else model
     with torch.inference_mode(False), torch.enable_grad():
         # Inference tensors cannot enter a graph; their clones can.
         point = (x.clone() if x.is_inference() else x).detach().requires_grad_()
-        logits = _logits(model, point)
+        logits = outputs(point)
         predicted = logits.detach().argmax(dim=1)
         doubt = -log_prob(logits, predicted).sum()
         climbed = None
@@ -137,14 +127,9 @@ def _zeros(model: nn.Module, x: Tensor) -> _Zeros:
             )
         (lead,) = torch.autograd.grad(margin(logits, predicted).sum(), point)
         moved = (point.detach() * (1 - 2 * _NUDGE) + _NUDGE).requires_grad_()
-        (nudged,) = torch.autograd.grad(margin(_logits(model, moved), predicted).sum(), moved)
+        (nudged,) = torch.autograd.grad(margin(outputs(moved), predicted).sum(), moved)
     here, there, moved_off = ((g == 0).flatten(1) for g in (lead, climbed, nudged))
-    return _Zeros(here, there, moved_off, ~lead.isfinite().flatten(1))
-
-
-def _logits(model: nn.Module, x: Tensor) -> Tensor:
-    logits: Tensor = model.logits(x) if isinstance(model, SelectiveClassifier) else model(x)
-    return logits
+    return here, there, moved_off, ~lead.isfinite().flatten(1)
 
 
 def _explain(report: InputGradientReport) -> str:

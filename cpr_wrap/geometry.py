@@ -105,11 +105,11 @@ class ThreatModel(ABC):
 
         Args:
             z: Points `(N, ...)`.
-            x: Centres `(N, ...)`, in [0, 1].
+            x: Centers `(N, ...)`, in [0, 1].
             radius: One radius, or one per row `(N,)`.
 
         Returns:
-            Points `(N, ...)`. Clipping to [0, 1] moves every pixel towards its centre's, so the
+            Points `(N, ...)`. Clipping to [0, 1] moves every pixel toward its center's, so the
             result is in both sets.
         """
         if not len(z):
@@ -121,7 +121,7 @@ class ThreatModel(ABC):
 
         Args:
             z: Points `(D, ...)`, in [0, 1].
-            x: Centres `(N, ...)`, in [0, 1].
+            x: Centers `(N, ...)`, in [0, 1].
             radius: Radius of the sets.
 
         Returns:

@@ -56,11 +56,7 @@ def network_settings(
         >>> network_settings("resnet20", (3, 32, 32), num_outputs=10)["in_channels"]
         3
     """
-    settings: dict[str, Any] = {
-        "num_outputs": num_outputs,
-        "in_channels": shape[0],
-        "auxiliary": auxiliary,
-    }
+    settings = {"num_outputs": num_outputs, "in_channels": shape[0], "auxiliary": auxiliary}
     # Networks that average over all pixels take any size and do not ask for it.
     if "image_size" in inspect.signature(NETWORKS[name]).parameters:
         settings["image_size"] = shape[1]
@@ -72,9 +68,7 @@ class TwoHeads(nn.Module):
 
     def __init__(self, trunk: nn.Module, head: nn.Module, auxiliary: nn.Module) -> None:
         super().__init__()
-        self.trunk = trunk
-        self.head = head
-        self.auxiliary = auxiliary
+        self.trunk, self.head, self.auxiliary = trunk, head, auxiliary
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs `(N, k + 1)` of images `(N, C, H, W)`, the auxiliary logit last."""
@@ -104,34 +98,35 @@ def _check_outputs(num_outputs: int, auxiliary: bool) -> int:
     return columns
 
 
-def _lenet(
-    channels: tuple[int, int],
-    hidden: int,
+def _halving_twice(
+    maps: list[nn.Module],
+    sizes: tuple[int, int],
     num_outputs: int,
-    in_channels: int,
     image_size: int,
     auxiliary: bool,
 ) -> nn.Module:
+    """Put hidden units and heads on layers of maps; `sizes` are the channels and the units."""
     columns = _check_outputs(num_outputs, auxiliary)
     if image_size % 4:
         raise ValueError(
-            f"image_size: expected a multiple of 4 (two poolings halve it), got {image_size}"
+            f"image_size: expected a multiple of 4 (two layers halve it), got {image_size}"
         )
-    first, second = channels
-    features = second * (image_size // 4) ** 2
+    channels, hidden = sizes
+    units = nn.Linear(channels * (image_size // 4) ** 2, hidden)
+    trunk = nn.Sequential(*maps, nn.Flatten(), units, nn.ReLU())
+    return _with_heads(trunk, nn.Linear(hidden, columns), auxiliary)
+
+
+def _pooled(inputs: int, first: int, second: int) -> list[nn.Module]:
     # Pooling before the ReLU gives the same values as after it, on a quarter of the pixels.
-    trunk = nn.Sequential(
-        nn.Conv2d(in_channels, first, 5, padding=2),
+    return [
+        nn.Conv2d(inputs, first, 5, padding=2),
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Conv2d(first, second, 5, padding=2),
         nn.MaxPool2d(2),
         nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(features, hidden),
-        nn.ReLU(),
-    )
-    return _with_heads(trunk, nn.Linear(hidden, columns), auxiliary)
+    ]
 
 
 @NETWORKS.register("lenet")
@@ -139,7 +134,8 @@ def lenet(
     *, num_outputs: int = 10, in_channels: int = 1, image_size: int = 28, auxiliary: bool = False
 ) -> nn.Module:
     """Build the paper's LeNet for MNIST: 32 and 64 channels, 1024 hidden units, 3.3 M weights."""
-    return _lenet((32, 64), 1024, num_outputs, in_channels, image_size, auxiliary)
+    maps = _pooled(in_channels, 32, 64)
+    return _halving_twice(maps, (64, 1024), num_outputs, image_size, auxiliary)
 
 
 @NETWORKS.register("lenet-compact")
@@ -147,7 +143,8 @@ def lenet_compact(
     *, num_outputs: int = 10, in_channels: int = 1, image_size: int = 28, auxiliary: bool = False
 ) -> nn.Module:
     """Build a LeNet that trains on a CPU: 16 and 32 channels, 256 hidden units, 0.4 M weights."""
-    return _lenet((16, 32), 256, num_outputs, in_channels, image_size, auxiliary)
+    maps = _pooled(in_channels, 16, 32)
+    return _halving_twice(maps, (32, 256), num_outputs, image_size, auxiliary)
 
 
 @NETWORKS.register("strided-compact")
@@ -155,21 +152,10 @@ def strided_compact(
     *, num_outputs: int = 10, in_channels: int = 1, image_size: int = 28, auxiliary: bool = False
 ) -> nn.Module:
     """Build two strided convolutions without pooling, for tight bounds: 0.4 M weights."""
-    columns = _check_outputs(num_outputs, auxiliary)
-    if image_size % 4:
-        raise ValueError(
-            f"image_size: expected a multiple of 4 (two strides halve it), got {image_size}"
-        )
-    trunk = nn.Sequential(
-        nn.Conv2d(in_channels, 32, 5, stride=2, padding=2),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 4, stride=2, padding=1),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(64 * (image_size // 4) ** 2, 128),
-        nn.ReLU(),
-    )
-    return _with_heads(trunk, nn.Linear(128, columns), auxiliary)
+    first = nn.Conv2d(in_channels, 32, 5, stride=2, padding=2)
+    second = nn.Conv2d(32, 64, 4, stride=2, padding=1)
+    maps = [first, nn.ReLU(), second, nn.ReLU()]
+    return _halving_twice(maps, (64, 128), num_outputs, image_size, auxiliary)
 
 
 class ResidualBlock(nn.Module):
@@ -196,16 +182,6 @@ class ResidualBlock(nn.Module):
         return features.relu()
 
 
-def _initialise(trunk: nn.Module, head: nn.Linear) -> None:
-    for module in trunk.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    # The published networks pass the gain of a ReLU where the slope of a leaky one is expected;
-    # it makes the last layer start smaller by a factor of sqrt(3).
-    nn.init.kaiming_normal_(head.weight, a=2**0.5)
-    nn.init.zeros_(head.bias)
-
-
 def _resnet20(base: int, num_outputs: int, in_channels: int, auxiliary: bool) -> nn.Module:
     columns = _check_outputs(num_outputs, auxiliary)
     layers: list[nn.Module] = [
@@ -221,7 +197,13 @@ def _resnet20(base: int, num_outputs: int, in_channels: int, auxiliary: bool) ->
             width = base * 2**stage
     trunk = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
     head = nn.Linear(width, columns)
-    _initialise(trunk, head)
+    for module in trunk.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    # The published networks pass the gain of a ReLU where the slope of a leaky one is expected;
+    # it makes the last layer start smaller by a factor of sqrt(3).
+    nn.init.kaiming_normal_(head.weight, a=2**0.5)
+    nn.init.zeros_(head.bias)
     return _with_heads(trunk, head, auxiliary)
 
 

@@ -2,7 +2,7 @@
 
 A random start must depend on (seed, image, attack, target, restart) and on nothing else, not on
 the batch it happened to be in and not on what was drawn before. So we hash the key with integer
-tensor operations (the SplitMix64 finaliser), on whatever device the key is on.
+tensor operations (the SplitMix64 finalizer), on whatever device the key is on.
 """
 
 from __future__ import annotations
@@ -35,15 +35,7 @@ def _tensor(number: int, device: torch.device) -> Tensor:
 
 
 def keys(seed: int, *parts: int | Tensor) -> Tensor:
-    """Hash a seed and any number of integers into keys.
-
-    Args:
-        seed: The run's seed.
-        *parts: Integers or integer tensors that broadcast together, e.g. image indices `(N,)`.
-
-    Returns:
-        Keys, int64, of the broadcast shape of the parts.
-    """
+    """Hash a seed and integers, e.g. image numbers `(N,)`, into int64 keys of their joint shape."""
     device = next((p.device for p in parts if isinstance(p, Tensor)), torch.device("cpu"))
     key = _tensor(seed, device)
     for part in parts:
@@ -53,15 +45,7 @@ def keys(seed: int, *parts: int | Tensor) -> Tensor:
 
 
 def uniform(key: Tensor, count: int) -> Tensor:
-    """Numbers in [0, 1) for each key.
-
-    Args:
-        key: Keys `(N,)`.
-        count: How many numbers a key gives.
-
-    Returns:
-        Float64 `(N, count)` (float32 on devices that have no float64).
-    """
+    """Numbers in [0, 1) `(N, count)` of keys `(N,)`, float64 (float32 where there is none)."""
     counter = torch.arange(1, count + 1, dtype=torch.int64, device=key.device)
     bits = _mix(key[:, None] + counter * _GOLDEN)
     dtype, kept = (torch.float32, 24) if key.device.type == "mps" else (torch.float64, 53)
@@ -69,15 +53,7 @@ def uniform(key: Tensor, count: int) -> Tensor:
 
 
 def normal(key: Tensor, count: int) -> Tensor:
-    """Standard normal numbers for each key, by Box and Muller's transform.
-
-    Args:
-        key: Keys `(N,)`.
-        count: How many numbers a key gives.
-
-    Returns:
-        Floats `(N, count)`.
-    """
+    """Standard normal numbers `(N, count)` of keys `(N,)`, by Box and Muller's transform."""
     half = (count + 1) // 2
     u, angle = uniform(key, 2 * half).split(half, dim=1)
     length = (-2 * (1 - u).log()).sqrt()
@@ -86,12 +62,7 @@ def normal(key: Tensor, count: int) -> Tensor:
 
 
 def sampled(index: Tensor, share: float) -> Tensor:
-    """Tell which images are in a sample, by their numbers `(N,)` and nothing else.
-
-    Args:
-        index: Numbers of the images `(N,)`.
-        share: The sample's share of all images.
-    """
+    """Tell which images are in a sample of a share, by their numbers `(N,)` and nothing else."""
     if share >= 1:
         return torch.ones_like(index, dtype=torch.bool)
     return uniform(keys(0, index), 1).flatten() < share

@@ -7,7 +7,6 @@ objective, and the verdict on that point, is computed from it.
 from __future__ import annotations
 
 import enum
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -15,7 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap._source import source_text
 from cpr_wrap.meter import tally
 
 # The paper's temperature of the smooth maximum.
@@ -190,11 +188,6 @@ class Objective:
     targets: Targets = Targets.NONE
     path: tuple[float, ...] = ()
     score: bool = False
-
-    @property
-    def fingerprint(self) -> str:
-        """Eight digits that change with what the terms compute, for the keys of stored work."""
-        return f"{zlib.crc32(source_text(self.terms).encode()):08x}"
 
     def value(self, view: View, aim: Aim) -> Tensor:
         """The sum of the terms `(N,)`, without graph."""

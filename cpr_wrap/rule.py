@@ -207,14 +207,8 @@ class RejectionRule(ABC):
         with torch.set_grad_enabled(torch.is_grad_enabled() or differentiates):
             if differentiates and not z.requires_grad:
                 z = z.detach().requires_grad_()
-            outputs = model.outputs(z)
-            view = View(
-                z=z,
-                outputs=outputs,
-                num_classes=outputs.shape[1] - self.extra_outputs,
-                threshold=self.threshold,
-            )
-            return self.scored(view) if scored else view
+            view = self.unscored(z, model.outputs(z))
+            return self.scored(view, model) if scored else view
 
     def path(
         self, model: Network, z: Tensor, shares: Sequence[float], label: Tensor | None = None
@@ -230,8 +224,14 @@ class RejectionRule(ABC):
         del model, z, shares, label
         return None
 
-    def scored(self, view: View) -> View:
-        """The same view with the score."""
+    def unscored(self, z: Tensor, outputs: Tensor) -> View:
+        """The view of points `(N, ...)` with outputs `(N, k + extra)`, without a score."""
+        classes = outputs.shape[1] - self.extra_outputs
+        return View(z=z, outputs=outputs, num_classes=classes, threshold=self.threshold)
+
+    def scored(self, view: View, model: Network) -> View:
+        """The same view with the score; `model` is for rules that ask more of it."""
+        del model
         return replace(view, score=self.score(view))
 
     def explain(self, view: View, name: Callable[[int], str] = str) -> list[str]:
@@ -316,8 +316,7 @@ def register_rule(name: str) -> Callable[[RuleClass], RuleClass]:
     def enter(rule: RuleClass) -> RuleClass:
         if not (isinstance(rule, type) and issubclass(rule, RejectionRule)):
             raise TypeError(f"{name}: expected a class of RejectionRule, got {rule!r:.80}")
-        wanted = ["outer", "inner"] if rule.can_reject else ["outer"]
-        for kind in wanted:
+        for kind in ["outer", "inner"] if rule.can_reject else ["outer"]:
             declared = getattr(rule, kind)
             if not declared or declared is getattr(RejectionRule, kind):
                 raise TypeError(
@@ -361,8 +360,8 @@ def rule_from_config(
     """
     if not isinstance(config, Mapping) or not isinstance(config.get("name"), str):
         raise ValueError(f"a rule's description needs its name, got {config!r:.200}")
-    settings = {key: value for key, value in config.items() if key != "name"}
-    return make_rule(config["name"], settings, modules)
+    settings = dict(config)
+    return make_rule(settings.pop("name"), settings, modules)
 
 
 def make_rule(
@@ -380,9 +379,9 @@ def make_rule(
     known = [field.name for field in fields(kind) if field.name not in own]
     for key in settings:
         if key not in known:
-            hint = near(key, known)
             raise ValueError(
-                f"rule {name!r} has no setting {key!r}.{hint} Its settings: {', '.join(known)}"
+                f"rule {name!r} has no setting {key!r}.{near(key, known)} Its settings: "
+                f"{', '.join(known)}"
             )
     try:
         return kind(**{**settings, **own})

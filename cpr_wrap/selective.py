@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,27 +16,10 @@ from cpr_wrap._files import write_atomically, write_tensors
 from cpr_wrap.meter import seen, tally
 from cpr_wrap.metrics.records import REJECTED
 from cpr_wrap.objective import View
-from cpr_wrap.rule import (
-    RULES,
-    RejectionRule,
-    make_rule,
-    register_rule,
-    rule_config,
-    rule_from_config,
-)
-
-__all__ = [
-    "REJECT",
-    "RULES",
-    "RejectionRule",
-    "Selection",
-    "SelectiveClassifier",
-    "load_rule",
-    "make_rule",
-    "register_rule",
-    "rule_config",
-    "rule_from_config",
-]
+from cpr_wrap.rule import RULES as RULES
+from cpr_wrap.rule import RejectionRule as RejectionRule
+from cpr_wrap.rule import rule_config as rule_config
+from cpr_wrap.rule import rule_from_config as rule_from_config
 
 REJECT = REJECTED
 """The label of a rejected input."""
@@ -109,18 +92,17 @@ class SelectiveClassifier(nn.Module):
                 f"rule: expected a RejectionRule, e.g. cpr_wrap.Consistency(), got {rule!r}"
             )
         self.training = False  # not .eval(): that would touch the base
-        self.base = base
-        self.rule = rule
+        self.base, self.rule = base, rule
         self.companions = nn.ModuleDict(rule.modules())
         self.companions.training = False
         self.source = dict(source or {})
         check_eval_mode(self)
 
     def train(self, mode: bool = True) -> Self:
-        """Refuse training mode; train the base network itself and wrap it afterwards."""
+        """Refuse training mode; train the base network itself and wrap it afterward."""
         if mode:
             raise ValueError(
-                "a selective classifier is for evaluation; train model.base and wrap it afterwards"
+                "a selective classifier is for evaluation; train model.base and wrap it afterward"
             )
         return super().train(False)
 
@@ -209,10 +191,10 @@ class SelectiveClassifier(nn.Module):
                 rejected. That column has no useful gradient: use the attacks or adapters of this
                 package instead of attacking through it.
         """
-        views: dict[str, type[nn.Module]] = {"base": _BaseLogits, "reject-column": _RejectColumn}
-        if mode not in views:
-            raise ValueError(f"mode: expected one of {', '.join(views)}, got {mode!r}")
-        return views[mode](self)
+        if mode not in get_args(LogitsMode):
+            modes = ", ".join(get_args(LogitsMode))
+            raise ValueError(f"mode: expected one of {modes}, got {mode!r}")
+        return _Logits(self, reject_column=mode == "reject-column")
 
     def with_rule(self, rule: RejectionRule) -> SelectiveClassifier:
         """The same network with another rule."""
@@ -248,12 +230,7 @@ def _distinct(network: nn.Module) -> dict[str, Tensor]:
 
 
 def load_rule(folder: Path, config: Mapping[str, Any]) -> RejectionRule:
-    """The rule of a saved model, with the weights of its own networks.
-
-    Args:
-        folder: Where the model was saved.
-        config: The rule's description in its `config.json`.
-    """
+    """The rule that a model's `config.json` describes, with the weights of its own networks."""
     rule = rule_from_config(config)
     if not rule.modules():
         return rule
@@ -281,40 +258,28 @@ def check_finite(outputs: Tensor) -> None:
 
 def network_dtype(network: nn.Module) -> torch.dtype | None:
     """The precision that a network computes in; None where it has no parameters that tell."""
-    for parameter in network.parameters():
-        if parameter.is_floating_point():
-            return parameter.dtype
-    return None
+    return next((p.dtype for p in network.parameters() if p.is_floating_point()), None)
 
 
 def network_device(network: nn.Module, otherwise: torch.device | None = None) -> torch.device:
     """The device that a network is on; `otherwise`, or the CPU, where it has no parameters."""
-    for parameter in network.parameters():
-        return parameter.device
-    return otherwise or torch.device("cpu")
+    return next((p.device for p in network.parameters()), otherwise or torch.device("cpu"))
 
 
-class _BaseLogits(nn.Module):
-    """The k class logits of a selective classifier."""
+class _Logits(nn.Module):
+    """The k class logits; with `reject_column` one more, the largest exactly where rejected."""
 
-    def __init__(self, model: SelectiveClassifier) -> None:
+    def __init__(self, model: SelectiveClassifier, *, reject_column: bool) -> None:
         super().__init__()
-        self.model = model
-        self.training = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model.logits(x)
-
-
-class _RejectColumn(_BaseLogits):
-    """k + 1 logits whose largest is the last exactly where the input is rejected."""
+        self.model, self.reject_column, self.training = model, reject_column, False
 
     def forward(self, x: Tensor) -> Tensor:
         logits = self.model.logits(x)
-        selection = self.model.judge(x)
+        if not self.reject_column:
+            return logits
         top = logits.detach().amax(dim=1)
         # Clearly above or below the largest class logit, whatever its size: adding 1 to a large one
         # would round away. Without gradient.
         gap = 1 + top.abs()
-        column = torch.where(selection.accepted, top - gap, top + gap)
+        column = torch.where(self.model.judge(x).accepted, top - gap, top + gap)
         return torch.cat([logits, column[:, None]], dim=1)

@@ -19,7 +19,7 @@ _NEAR = 1e-4
 
 
 def check_rule(rule: RejectionRule, network: nn.Module, images: Tensor) -> None:
-    """Check that a rule fulfils its contract; the first violation is an error.
+    """Check that a rule fulfills its contract; the first violation is an error.
 
     Verdicts must be deterministic and independent of the batch. The declared cost must be the true
     one. Every goal must have an attack whose gradient reaches the input. Saving and loading must
@@ -50,7 +50,11 @@ def check_rule(rule: RejectionRule, network: nn.Module, images: Tensor) -> None:
         _must(spent == told, f"cost: declares {told} {kind} per verdict, but takes {spent:g}")
     _must(rule.reach >= 0, f"reach: expected at least 0, got {rule.reach}")
     _check_attacks(model, images, first)
-    _check_words(model, images)
+    phrases = rule.explain(model.look(images))
+    _must(
+        len(phrases) == len(images), f"explain: expected {len(images)} phrases, got {len(phrases)}"
+    )
+    _must(bool(rule.describe()), "describe: expected a phrase")
     _check_saving(model)
 
 
@@ -78,12 +82,10 @@ def _check_verdicts(model: SelectiveClassifier, x: Tensor, first: Selection) -> 
 
 def _check_attacks(model: SelectiveClassifier, x: Tensor, answer: Selection) -> None:
     rule = model.rule
-    wanted = {"outer": rule.outer, **({"inner": rule.inner} if rule.can_reject else {})}
-    classes = answer.logits.shape[1]
-    for kind, objectives in wanted.items():
-        _must(bool(objectives), f"{kind}: expected at least one objective")
-        for objective in objectives:
-            _check_objective(model, x, objective, answer.predicted, classes)
+    for kind in ["outer", "inner"] if rule.can_reject else ["outer"]:
+        _must(bool(getattr(rule, kind)), f"{kind}: expected at least one objective")
+        for objective in getattr(rule, kind):
+            _check_objective(model, x, objective, answer.predicted, answer.logits.shape[1])
 
 
 def _check_objective(
@@ -102,12 +104,6 @@ def _check_objective(
     _must(bool((gradient != 0).any()), f"{name}: no gradient reaches the input")
 
 
-def _check_words(model: SelectiveClassifier, x: Tensor) -> None:
-    phrases = model.rule.explain(model.look(x))
-    _must(len(phrases) == len(x), f"explain: expected {len(x)} phrases, got {len(phrases)}")
-    _must(bool(model.rule.describe()), "describe: expected a phrase")
-
-
 def _check_saving(model: SelectiveClassifier) -> None:
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -120,11 +116,8 @@ def _check_saving(model: SelectiveClassifier) -> None:
         _must(rule_config(loaded) == rule_config(model.rule), "saving: other settings came back")
         _must(set(loaded.modules()) == set(own), "saving: other networks of the rule came back")
         for name, network in own.items():
-            states = zip(
-                network.state_dict().values(),
-                loaded.modules()[name].state_dict().values(),
-                strict=True,
-            )
+            pair = (network, loaded.modules()[name])
+            states = zip(*(each.state_dict().values() for each in pair), strict=True)
             same = all(torch.equal(a, b) for a, b in states)
             _must(same, f"saving: other weights of {name!r} came back")
     _must(replace(model.rule) == model.rule or bool(own), "settings: expected a frozen dataclass")

@@ -288,7 +288,7 @@ def test_right_without_grad_mode(around):
         ({"reject_rate": 0.0}, "reject_rate: expected a number between 0 and 1, got 0.0"),
         ({"reject_rate": 5}, "reject_rate: expected a number between 0 and 1, got 5"),
         ({"confidence": 95}, "confidence: expected a number between 0 and 1, got 95"),
-        ({"batch_size": 0}, "batch_size: expected at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size: expected a whole number of at least 1, got 0"),
         ({"y_val": torch.zeros(3, dtype=torch.long)}, "y_val: expected one label for each of"),
         ({"y_val": torch.full((100,), 2)}, "y_val: expected labels from 0 to 1, got labels"),
         ({"x_val": torch.full((100, 1), 3.0)}, r"x_val: expected pixels in \[0, 1\]"),
@@ -316,7 +316,7 @@ def test_a_network_that_is_always_wrong_cannot_be_calibrated():
 
 @pytest.mark.parametrize(("share", "said"), [(0.4, True), (0.6, False)])
 def test_a_radius_below_half_a_grey_level_is_said_with_what_half_a_level_rejects(share, said):
-    """Ten images flip at `share` grey levels, thirty more at 0.45, the other sixty never do."""
+    """Ten images flip at `share` gray levels, thirty more at 0.45, the other sixty never do."""
     grey = 1 / 255
     near = torch.tensor([0.45 * grey] * 30 + [0.3] * 60, dtype=torch.float64)
     x, y = at_distances(torch.cat([torch.full((10,), share * grey).double(), near]))
@@ -324,12 +324,12 @@ def test_a_radius_below_half_a_grey_level_is_said_with_what_half_a_level_rejects
     assert record.num_rejected <= 10
     if said:
         assert calibrated.rule.radius < 0.45 * grey
-        assert "is below half a grey level (0.002), where cpr rejects 40 of 100" in record.note
+        assert "is below half a gray level (0.002), where cpr rejects 40 of 100" in record.note
     few = x[(x[:, 0] - 0.5).abs() > 0.5 * grey]
     clear = calibrate(
         CPRWrapper(Line(), radius=0.1, steps=5), few, (few[:, 0] > 0.5).long(), 0.1
     ).record
-    assert "grey level" not in clear.note
+    assert "gray level" not in clear.note
 
 
 def test_a_search_that_stops_below_half_a_grey_level_does_not_make_a_network_fragile():
@@ -337,7 +337,7 @@ def test_a_search_that_stops_below_half_a_grey_level_does_not_make_a_network_fra
     x, y = at_distances(torch.full((20,), 0.0025, dtype=torch.float64))
     calibrated, record = calibrate(CPRWrapper(Line(), radius=0.1, steps=5), x, y, 0.01)
     assert calibrated.rule.radius < 0.5 / 255
-    assert "grey level" not in record.note
+    assert "gray level" not in record.note
 
 
 class Kinked(torch.nn.Module):

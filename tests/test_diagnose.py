@@ -142,5 +142,7 @@ def test_bad_input_is_named():
         input_gradient_report(Curved().train(), on_bounds())
     with pytest.raises(ValueError, match=r"expected pixels in \[0, 1\]"):
         input_gradient_report(Curved(), on_bounds() * 255)
-    with pytest.raises(ValueError, match="batch_size: expected at least 1, got 0"):
+    with pytest.raises(
+        ValueError, match="batch_size: expected a whole number of at least 1, got 0"
+    ):
         input_gradient_report(Curved(), on_bounds(), batch_size=0)

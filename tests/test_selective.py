@@ -13,16 +13,9 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from cpr_wrap.objective import low_confidence
+from cpr_wrap.rule import RejectionRule, register_rule, rule_config, rule_from_config
 from cpr_wrap.rules import AcceptAll, Confidence, Consistency, CPRWrapper, RejectClass
-from cpr_wrap.selective import (
-    REJECT,
-    RejectionRule,
-    Selection,
-    SelectiveClassifier,
-    register_rule,
-    rule_config,
-    rule_from_config,
-)
+from cpr_wrap.selective import REJECT, Selection, SelectiveClassifier
 
 from .toys import Curved, Line, Linear, pixels
 

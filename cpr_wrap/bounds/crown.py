@@ -22,6 +22,7 @@ from cpr_wrap.bounds.layers import (
     Box,
     Concat,
     MaxPool,
+    Pair,
     Relu,
     Reshape,
     gamma,
@@ -32,8 +33,6 @@ from cpr_wrap.geometry import wide
 
 _COEFFICIENTS = 4 * 10**6  # held at once: what a processor's cache can keep
 _OUTPUTS = 2**14  # of all layers and images that are bounded together
-
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -54,28 +53,20 @@ class Window:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Coefficients `(N, R, ...)` on the outputs of an entry.
-
-    Attributes:
-        values: The coefficients.
-        window: Which part of the map they are on; None for all of it.
-        places: The place of each row's window `(R,)`.
-        inside: Whether they are known to be 0 outside the map.
-    """
+    """Coefficients `(N, R, ...)` on the outputs of an entry."""
 
     values: Tensor
-    window: Window | None = None
-    places: Tensor | None = None
-    inside: bool = False
+    window: Window | None = None  # which part of the map they are on; None for all of it
+    places: Tensor | None = None  # the place of each row's window `(R,)`
+    inside: bool = False  # whether they are known to be 0 outside the map
 
     def cut(self, maps: Tensor) -> Tensor:
         """The part of maps `(N, ...)` that goes with the coefficients; 0 outside the maps."""
         if self.window is None:
             return maps[:, None]
-        window = self.window
-        parts = F.unfold(maps, window.kernel, padding=window.padding, stride=window.stride)
-        parts = parts.transpose(1, 2)[:, self.places]
-        cut: Tensor = parts.unflatten(2, (maps.shape[1], *window.kernel))
+        size, window = self.window.kernel, self.window
+        parts = F.unfold(maps, size, padding=window.padding, stride=window.stride).transpose(1, 2)
+        cut: Tensor = parts[:, self.places].unflatten(2, (maps.shape[1], *size))
         return cut
 
     def dot(self, even: Tensor | None, uneven: Tensor) -> Tensor:
@@ -109,7 +100,7 @@ def crown_leads(
 
     Args:
         network: Network on pixels, in eval mode.
-        x: Centres `(N, ...)` in [0, 1].
+        x: Centers `(N, ...)` in [0, 1].
         label: The classes `(N,)`.
         radius: Linf radius of the balls, or one per row `(N,)`.
         num_classes: k, if the network has more outputs than classes.
@@ -154,7 +145,7 @@ def _tighten(entries: list[Entry]) -> None:
 
 
 def _meet(box: Box, low: Tensor, high: Tensor) -> Box:
-    """What two boxes have in common, rounded outwards."""
+    """What two boxes have in common, rounded outward."""
     low = torch.maximum(box.widened(1.0).low, low)
     high = torch.minimum(box.widened(1.0).high, high)
     return hull(low, torch.maximum(low, high)).widened(1.0)
@@ -278,7 +269,9 @@ def _through_affine(entry: Entry, layer: Affine, rows: _Rows) -> tuple[list[_Row
         return [_Rows(layer.back(values.flatten(0, 1)).unflatten(0, lead))], added
     added = _channels(values, layer.bias, room)  # is enough, and much quicker
     if layer.pointwise:
-        return [replace(rows, values=values * rows.cut(layer.factor(box.center[:1])))], added
+        return [
+            replace(rows, values=values * rows.cut(layer.back(torch.ones_like(box.center[:1]))))
+        ], added
     assert layer.window is not None
     assert layer.kernel is not None
     size, stride, padding = layer.window

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -11,13 +13,7 @@ from cpr_wrap.geometry import per_row, wide
 
 
 def ball(x: Tensor, radius: float | Tensor, margin: float = 1.0) -> Box:
-    """All points of [0, 1] within an Linf radius of images, rounded outwards.
-
-    Args:
-        x: Images `(N, ...)` in [0, 1].
-        radius: One radius, or one per row `(N,)`.
-        margin: How many rounding margins to add.
-    """
+    """All points of [0, 1] within a radius, one or `(N,)`, of images; rounded outward."""
     high_precision = x.detach().to(wide(x)) if margin else x
     reach = per_row(radius, high_precision)
     low, high = (high_precision - reach).clamp_min(0), (high_precision + reach).clamp_max(1)
@@ -42,7 +38,7 @@ def leads(
 
     Args:
         network: Network on pixels, in eval mode.
-        x: Centres `(N, ...)` in [0, 1]. Differentiable if they require a gradient.
+        x: Centers `(N, ...)` in [0, 1]. Differentiable if they require a gradient.
         label: The classes `(N,)`.
         radius: Linf radius of the balls, or one per row `(N,)`.
         num_classes: k, if the network has more outputs than classes.
@@ -62,26 +58,15 @@ def leads(
     """
     box = ball(x, radius, margin)
     if x.requires_grad:
-        # The box is built in float64 without a graph; its centre moves with x where it is free.
+        # The box is built in float64 without a graph; its center moves with x where it is free.
         inside = ((x - per_row(radius, x)) > 0) & ((x + per_row(radius, x)) < 1)
         box = Box(box.center + (x - x.detach()) * torch.where(inside, 1.0, 0.5), box.radius)
-    entries = record(network, box, margin)
-    return last_leads(entries, label, num_classes, margin)
+    last = record(network, box, margin)[-1]
+    return _last_leads(last, label, last.shape[0] if num_classes is None else num_classes, margin)
 
 
-def last_leads(
-    entries: list[Entry], label: Tensor, num_classes: int | None, margin: float
-) -> Tensor:
-    """The leads of a class by a recorded network's last layer, as one difference of rows if linear.
-
-    Args:
-        entries: What `record` gave.
-        label: The classes `(N,)`.
-        num_classes: k.
-        margin: How many rounding margins to add.
-    """
-    last = entries[-1]
-    k = last.shape[0] if num_classes is None else num_classes
+def _last_leads(last: Entry, label: Tensor, k: int, margin: float) -> Tensor:
+    """Leads `(N, k)` of classes `(N,)` by the last layer, as one difference of rows if linear."""
     columns = last.box
     if isinstance(last.layer, Affine) and len(last.parents[0].shape) == 1:
         box = last.parents[0].box
@@ -96,20 +81,12 @@ def last_leads(
             radius = radius + room * (size + size.gather(1, label[:, None]))
         found = center - radius
     else:
-        own, others = columns.low.gather(1, label[:, None]), columns.high[:, :k]
-        found = own - others
+        found = columns.low.gather(1, label[:, None]) - columns.high[:, :k]
     return found.scatter(1, label[:, None], torch.inf)
 
 
 def proven_lead(
-    network: nn.Module,
-    x: Tensor,
-    label: Tensor,
-    radius: float | Tensor,
-    *,
-    num_classes: int | None = None,
-    margin: float = 1.0,
+    network: nn.Module, x: Tensor, label: Tensor, radius: float | Tensor, **settings: Any
 ) -> Tensor:
     """The smallest margin `(N,)`, see `leads`; above 0, the class is proven in the whole ball."""
-    found = leads(network, x, label, radius, num_classes=num_classes, margin=margin)
-    return found.amin(dim=1)
+    return leads(network, x, label, radius, **settings).amin(dim=1)

@@ -1,9 +1,9 @@
-"""How each layer carries a box forwards and linear bounds backwards, with room for rounding.
+"""How each layer carries a box forward and linear bounds backward, with room for rounding.
 
-A box is a centre c and a radius r for each number. Whatever order a processor adds in, a sum of n
+A box is a center c and a radius r for each number. Whatever order a processor adds in, a sum of n
 products in floating point is off by at most gamma(n) times the sum of their absolute values
 (Higham 2002, section 3.1). Each layer adds a multiple of that to its radius. The multiple covers
-the network's own rounding, the rounding of the centre and the rounding of the radius.
+the network's own rounding, the rounding of the center and the rounding of the radius.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
+from torch.nn.modules.utils import _pair
 
 ROUNDING = 6.0
 """How many times gamma one rounding margin is: three errors, and two spare (see docs/theory.md)."""
 
 Map = Callable[[Tensor], Tensor]
+Pair = tuple[int, int]
 
 
 def unit(x: Tensor) -> float:
@@ -79,45 +81,27 @@ def hull(low: Tensor, high: Tensor) -> Box:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Affine:
-    """x to Wx + b.
+    """x to Wx + b."""
 
-    Attributes:
-        forward: Applies W and adds b.
-        absolute: Applies |W|.
-        back: Applies the transpose of W to rows `(M, ...)` shaped like the output.
-        bias: b, shaped like a row of the output or to broadcast to it.
-        weight: Absolute size of b, where it is itself a sum; |b| if None.
-        terms: How many products are summed for a number of the output, the bias included.
-        fan: How many products `back` sums for a number.
-        pointwise: Whether each number is only multiplied, by one constant per channel.
-        kernel: The weights of a convolution that `window` describes.
-        window: Its kernel size, stride and padding; None where rows need whole maps.
-    """
+    forward: Map  # applies W and adds b
+    absolute: Map  # applies |W|
+    back: Map  # applies the transpose of W to rows (M, ...) shaped like the output
+    terms: int  # how many products are summed for a number of the output, the bias included
+    bias: Tensor | None = None  # b, shaped like a row of the output or to broadcast to it
+    weight: Tensor | None = None  # absolute size of b, where it is itself a sum; |b| if None
+    fan: int = 1  # how many products `back` sums for a number
+    pointwise: bool = False  # whether numbers are only multiplied, by one constant per channel
+    kernel: Tensor | None = None  # the weights of a convolution that `window` describes
+    window: tuple[Pair, Pair, Pair] | None = None  # size, stride, padding; None: rows need all maps
 
-    forward: Map
-    absolute: Map
-    back: Map
-    terms: int
-    bias: Tensor | None = None
-    weight: Tensor | None = None
-    fan: int = 1
-    pointwise: bool = False
-    kernel: Tensor | None = None
-    window: tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None = None
-
-    def box(self, margin: float, *boxes: Box) -> Box:
+    def box(self, margin: float, box: Box) -> Box:
         """The box of the outputs."""
-        (box,) = boxes
         center = self.forward(box.center)
         if not margin:
             return Box(center, self.absolute(box.radius))
         room = margin * ROUNDING * gamma(self.terms, center)
         radius = self.absolute(box.radius + room * box.size)
         return Box(center, radius + room * self._bias_size(center))
-
-    def factor(self, like: Tensor) -> Tensor:
-        """The constants of a layer that is `pointwise`, as maps like `like` `(1, ...)`."""
-        return self.back(torch.ones_like(like))
 
     def _bias_size(self, like: Tensor) -> Tensor:
         """Absolute size of b; a product that underflows is off by less than the added number."""
@@ -133,9 +117,8 @@ class Affine:
 class Relu:
     """max(x, 0)."""
 
-    def box(self, margin: float, *boxes: Box) -> Box:
+    def box(self, margin: float, box: Box) -> Box:
         """The box of the outputs."""
-        (box,) = boxes
         return hull(box.low.relu(), box.high.relu()).widened(margin)
 
 
@@ -143,9 +126,9 @@ class Relu:
 class MaxPool:
     """The largest number of each window of a map."""
 
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
+    kernel: Pair
+    stride: Pair
+    padding: Pair
 
     def pool(self, x: Tensor) -> Tensor:
         """The largest numbers `(N, C, H', W')` of maps `(N, C, H, W)`."""
@@ -168,9 +151,8 @@ class MaxPool:
         flat = parts.reshape(len(parts), -1, parts.shape[-1])
         return F.fold(flat, shape[1:], self.kernel, padding=self.padding, stride=self.stride)
 
-    def box(self, margin: float, *boxes: Box) -> Box:
+    def box(self, margin: float, box: Box) -> Box:
         """The box of the outputs."""
-        (box,) = boxes
         return hull(self.pool(box.low), self.pool(box.high)).widened(margin)
 
 
@@ -180,9 +162,8 @@ class Reshape:
 
     forward: Map
 
-    def box(self, margin: float, *boxes: Box) -> Box:
+    def box(self, margin: float, box: Box) -> Box:
         """The box of the outputs."""
-        (box,) = boxes
         del margin
         return Box(self.forward(box.center), self.forward(box.radius))
 
@@ -190,9 +171,8 @@ class Reshape:
 class Add:
     """The sum of two."""
 
-    def box(self, margin: float, *boxes: Box) -> Box:
+    def box(self, margin: float, first: Box, second: Box) -> Box:
         """The box of the outputs."""
-        first, second = boxes
         center, radius = first.center + second.center, first.radius + second.radius
         if margin:
             room = margin * ROUNDING * gamma(4, center)
@@ -206,13 +186,11 @@ class Concat:
 
     split: int
 
-    def box(self, margin: float, *boxes: Box) -> Box:
+    def box(self, margin: float, first: Box, second: Box) -> Box:
         """The box of the outputs."""
-        first, second = boxes
         del margin
-        return Box(
-            torch.cat([first.center, second.center], 1), torch.cat([first.radius, second.radius], 1)
-        )
+        pairs = (first.center, second.center), (first.radius, second.radius)
+        return Box(*(torch.cat(pair, dim=1) for pair in pairs))
 
 
 Layer = Affine | Relu | MaxPool | Reshape | Add | Concat
@@ -234,7 +212,9 @@ def linear(layer: nn.Linear) -> Affine:
 def convolution(layer: nn.Conv2d, shape: torch.Size) -> Affine:
     """A convolution of maps of a shape `(C, H, W)`."""
     weight, stride, dilation, groups = layer.weight, layer.stride, layer.dilation, layer.groups
-    padding = (0, 0) if isinstance(layer.padding, str) else layer.padding
+    padding = layer.padding
+    assert not isinstance(padding, str)
+    plain = groups == 1 and dilation == (1, 1)
 
     def back(a: Tensor) -> Tensor:
         size = (len(a), *shape)
@@ -249,15 +229,8 @@ def convolution(layer: nn.Conv2d, shape: torch.Size) -> Affine:
         terms=weight[0].numel() + 1,
         fan=weight[:, 0].numel(),
         kernel=weight,
-        window=_window(layer),
+        window=(_pair(layer.kernel_size), _pair(stride), _pair(padding)) if plain else None,
     )
-
-
-def _window(layer: nn.Conv2d) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None:
-    if layer.groups != 1 or layer.dilation != (1, 1) or isinstance(layer.padding, str):
-        return None
-    kernel, stride, padding = layer.kernel_size, layer.stride, layer.padding
-    return (kernel[0], kernel[1]), (stride[0], stride[1]), (padding[0], padding[1])
 
 
 def scale(factor: Tensor, shift: Tensor | None = None, weight: Tensor | None = None) -> Affine:

@@ -24,17 +24,11 @@ class UnsupportedLayerError(TypeError):
 
 @dataclass(eq=False)
 class Entry:
-    """A layer, what it was given, and the box of its outputs.
-
-    Attributes:
-        layer: None for the input.
-        parents: The entries that it reads.
-        box: Bounds of its outputs; CROWN replaces it by a tighter one.
-    """
+    """A layer (None for the input), the entries that it reads, and the box of its outputs."""
 
     layer: Layer | None
     parents: tuple[Entry, ...]
-    box: Box
+    box: Box  # CROWN replaces it by a tighter one
 
     @property
     def shape(self) -> torch.Size:
@@ -43,15 +37,9 @@ class Entry:
 
 
 def record(network: nn.Module, box: Box, margin: float) -> list[Entry]:
-    """Run a box through a network.
+    """Run a box through a network to outputs `(N, k)`: an entry per layer, the input first.
 
-    Args:
-        network: In eval mode, from `(N, ...)` to outputs `(N, k)`.
-        box: Bounds of its input.
-        margin: How many rounding margins each layer adds; 0 for none.
-
-    Returns:
-        An entry for each layer in the order of computation, the input first, the outputs last.
+    `margin` is how many rounding margins each layer adds; 0 for none.
     """
     for name, module in network.named_modules():
         if module._forward_hooks or module._forward_pre_hooks:

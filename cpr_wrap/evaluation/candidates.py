@@ -76,7 +76,7 @@ def _calibrated(
     if model.rule.extra_outputs != 0:
         return
     records = [calibrate(model, x, y, rate).record for rate in RATES]
-    notes += [record.note for record in records if "grey level" in record.note]
+    notes += [record.note for record in records if "gray level" in record.note]
     searched = isinstance(model.rule.calibrated_by, BySearch)
     made = [record for record in records if record.num_rejected or searched]
     if not made:

@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 
 from cpr_wrap.bounds import Proof, Radii
-from cpr_wrap.objective import (
-    View,
-    confident_mistake,
-    low_confidence,
-    objective,
-)
+from cpr_wrap.objective import View, confident_mistake, low_confidence, objective
 from cpr_wrap.rule import RejectionRule, register_rule
 
 
@@ -46,11 +41,8 @@ class Confidence(RejectionRule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.threshold > 1:
-            warnings.warn(
-                f"threshold {self.threshold:g}: no probability is above 1, so that every image is "
-                "rejected",
-                stacklevel=3,
-            )
+            text = "no probability is above 1, so that every image is rejected"
+            warnings.warn(f"threshold {self.threshold:g}: {text}", stacklevel=3)
 
     @property
     def accepts_everything(self) -> bool:

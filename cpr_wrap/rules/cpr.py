@@ -202,10 +202,8 @@ class Consistency(RejectionRule):
                 start = self._start(x, number)
                 end = ascend(cross_entropy, x, self.radius, self.pgd, start=start, watch=watch)
                 points.append(end)
-        lead = (
-            torch.stack(leads).amin(dim=0) if leads else outputs[0].new_full((len(x),), torch.inf)
-        )
-        return Path(tuple(points), lead, outputs[0])
+        nowhere = outputs[0].new_full((len(x),), torch.inf)
+        return Path(tuple(points), torch.stack([nowhere, *leads]).amin(dim=0), outputs[0])
 
     def _start(self, x: Tensor, number: int) -> Tensor | None:
         """Where an ascent begins: x, or the same point of the ball for every image."""
@@ -237,18 +235,18 @@ class Consistency(RejectionRule):
         """Outputs at z, and at T(z) if asked for: with them the verdict comes free."""
         graph = z.requires_grad and torch.is_grad_enabled()
         if not (verdict or path):
-            return self._view(z, model.outputs(z))
+            return self.unscored(z, model.outputs(z))
         way = self.path(model, z, path, label) if along is None else along
         known = None if graph else way.outputs
-        view = self._view(z, model.outputs(z) if known is None else known)
-        asked = []
-        for point in way.points:
+        view = self.unscored(z, model.outputs(z) if known is None else known)
+        with torch.set_grad_enabled(graph):
             # Straight through: T(z) in the forward pass, the identity's gradient in the backward.
-            with torch.set_grad_enabled(graph):
-                asked.append(model.outputs(z + (point - z).detach() if graph else point))
+            asked = [model.outputs(z + (p - z).detach() if graph else p) for p in way.points]
         view = replace(view, path=tuple(asked), points=way.points)
+        each = len(asked) // self.starts
+        ends = replace(view, path=view.path[each - 1 :: each])  # of the ascents
         with exact():
-            score = torch.minimum(self.score(self._ends(view)), way.lead)
+            score = torch.minimum(self.score(ends), way.lead)
         if label is not None:
             # The path is not the one that T takes where another class is predicted.
             score = torch.where(view.predicted == label, score, -torch.inf)
@@ -264,44 +262,26 @@ class Consistency(RejectionRule):
         # Leads on the way are proven to be above 0, and no more.
         return Radii(radius, inside if self.threshold <= 0 else torch.full_like(radius, -torch.inf))
 
-    def _view(self, z: Tensor, outputs: Tensor) -> View:
-        return View(z=z, outputs=outputs, num_classes=outputs.shape[1], threshold=self.threshold)
-
-    def _ends(self, view: View) -> View:
-        """The view with the ends of the ascents alone as its path."""
-        each = len(view.path) // self.starts
-        return replace(view, path=view.path[each - 1 :: each])
-
     def explain(self, view: View, name: Callable[[int], str] = str) -> list[str]:
         """Which class the prediction changes to at T(x)."""
-        phrases = []
-        there = view.end_logits.detach().argmax(dim=1).tolist()
-        leads = view.known_score.detach().tolist()
-        for here, moved, lead in zip(view.predicted.tolist(), there, leads, strict=True):
+
+        def phrase(here: int, there: int, lead: float) -> str:
             if lead >= self.threshold:
-                phrases.append(f"the prediction holds within {self.radius:g}, by {lead:.3g}")
-            elif moved != here:
-                phrases.append(f"the prediction changes to {name(moved)} at T(x), by {-lead:.3g}")
-            else:
-                phrases.append(f"the prediction changes on the way to T(x), by {-lead:.3g}")
-        return phrases
+                return f"the prediction holds within {self.radius:g}, by {lead:.3g}"
+            if there != here:
+                return f"the prediction changes to {name(there)} at T(x), by {-lead:.3g}"
+            return f"the prediction changes on the way to T(x), by {-lead:.3g}"
+
+        rows = (view.predicted, view.end_logits.argmax(dim=1), view.known_score.detach())
+        return [phrase(*row) for row in zip(*(each.tolist() for each in rows), strict=True)]
 
     def describe(self) -> str:
         """The radius and the steps; other settings where they are not the default."""
-        other = [
-            f"{key} {getattr(self, key)}"
-            for key, default in (
-                ("keep", "last"),
-                ("verdict", "end"),
-                ("starts", 1),
-                ("smooth", False),
-            )
-            if getattr(self, key) != default
-        ]
-        steps = f"{self.steps} steps of {self.pgd.step_size:.4g}"
-        return (
-            f"{self.name} ({', '.join([f'{self.norm} radius {self.radius:.4g}', steps, *other])})"
-        )
+        parts = [f"{self.norm} radius {self.radius:.4g}"]
+        parts += [f"{self.steps} steps of {self.pgd.step_size:.4g}"]
+        settings = {key: getattr(self, key) for key in ("keep", "verdict", "starts", "smooth")}
+        parts += [f"{k} {v}" for k, v in settings.items() if v != getattr(Consistency, k)]
+        return f"{self.name} ({', '.join(parts)})"
 
     def stand_in(self) -> Self:
         """One step straight to the ball's edge instead of many small ones."""
@@ -318,6 +298,9 @@ def _lead(outputs: Tensor, predicted: Tensor) -> Tensor:
 
 class CPRWrapper(SelectiveClassifier):
     """Any classifier, made selective by consistent-prediction rejection.
+
+    The network is in eval mode; `source` is as in `SelectiveClassifier`, and all other arguments
+    are settings of `Consistency`.
 
     Example:
         >>> import torch
@@ -338,18 +321,6 @@ class CPRWrapper(SelectiveClassifier):
         source: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        """Wrap a network.
-
-        Args:
-            base: The network, in eval mode.
-            radius: As in `Consistency`.
-            steps: As in `Consistency`.
-            step_size: As in `Consistency`.
-            norm: As in `Consistency`.
-            keep: As in `Consistency`.
-            source: As in `SelectiveClassifier`.
-            **settings: Further settings of `Consistency`.
-        """
         rule = Consistency(
             radius=radius, steps=steps, step_size=step_size, norm=norm, keep=keep, **settings
         )

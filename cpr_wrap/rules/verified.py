@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,24 +11,8 @@ from torch import Tensor
 from cpr_wrap._checks import check_positive
 from cpr_wrap.bounds import Proof, Radii, proven_lead
 from cpr_wrap.meter import Passes, tally
-from cpr_wrap.objective import (
-    Path,
-    Targets,
-    View,
-    confident_mistake,
-    log_prob,
-    lost_margin,
-    low_confidence,
-    low_score,
-    objective,
-)
+from cpr_wrap.objective import View, confident_mistake, low_confidence, low_score, scored_mistake
 from cpr_wrap.rule import BySearch, CalibratedBy, Network, RejectionRule, register_rule
-
-
-@objective("PROVEN-MISTAKE", targets=Targets.OTHERS, score=True)
-def proven_mistake(view: View) -> tuple[Tensor, ...]:
-    """Predict the target, and let its proven lead grow."""
-    return (log_prob(view.logits, view.target), view.known_score)
 
 
 @register_rule("verified")
@@ -55,8 +39,7 @@ class Verified(RejectionRule):
     """
 
     inner = (low_score, low_confidence)
-    outer = (confident_mistake, proven_mistake)
-    extra_outer = (lost_margin,)
+    outer = (confident_mistake, replace(scored_mistake, name="PROVEN-MISTAKE"))
 
     radius: float = 0.1
 
@@ -81,7 +64,7 @@ class Verified(RejectionRule):
 
     @property
     def cost(self) -> Passes:
-        """A forward for the prediction, one for the boxes' centres and one for their radii."""
+        """A forward for the prediction, one for the boxes' centers and one for their radii."""
         return Passes(3, 0)
 
     @property
@@ -93,23 +76,9 @@ class Verified(RejectionRule):
         """Not from a view alone: the bounds ask the network's layers."""
         return view.known_score
 
-    def view(
-        self,
-        model: Network,
-        z: Tensor,
-        *,
-        verdict: bool = True,
-        path: Sequence[float] = (),
-        label: Tensor | None = None,
-        along: Path | None = None,
-    ) -> View:
-        """Outputs at z and, for a verdict, the proven margin, which attacks differentiate."""
-        del path, label, along
-        outputs = model.outputs(z)
-        view = View(z=z, outputs=outputs, num_classes=outputs.shape[1], threshold=self.threshold)
-        if not verdict:
-            return view
-        margin = proven_lead(model.base, tally(tally(z)), view.predicted, self.radius)
+    def scored(self, view: View, model: Network) -> View:
+        """The view with the proven margin, which attacks differentiate."""
+        margin = proven_lead(model.base, tally(tally(view.z)), view.predicted, self.radius)
         nothing = torch.full_like(margin, -torch.finfo(margin.dtype).tiny)
         return replace(view, score=torch.where(margin == 0, nothing, margin))
 

@@ -16,10 +16,11 @@ import pytest
 import torch
 
 from cpr_wrap._files import digest
-from cpr_wrap.attacks.adaptive import as_stage
+from cpr_wrap.attacks.adaptive import Attack, as_stage
 from cpr_wrap.engine.evaluate import stage_text
 from cpr_wrap.engine.store import model_digest, weights_digest
 from cpr_wrap.evaluation import robustness_curve
+from cpr_wrap.objective import Goal, objective
 from cpr_wrap.rules import Confidence
 from cpr_wrap.selective import SelectiveClassifier
 from tests.evaluation.test_curve import make
@@ -374,6 +375,14 @@ def by_function(other):
 @pytest.mark.parametrize("make_attack", [Transfer, by_function])
 def test_an_attack_with_another_network_in_it_is_another_attack(make_attack):
     texts = [stage_text(as_stage(make_attack(Curved(seed=seed)))) for seed in (0, 0, 1)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_objectives_that_share_a_name_are_different_attacks():
+    one = objective("X")(lambda view: (view.logits.sum(dim=1),))
+    two = objective("X")(lambda view: (-view.logits.sum(dim=1),))
+    climb = {"goal": Goal.REJECTED, "steps": 1, "step": 0.1}
+    texts = [stage_text(Attack(objective=each, **climb)) for each in (one, one, two)]
     assert texts[0] == texts[1] != texts[2]
 
 

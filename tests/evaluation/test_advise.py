@@ -220,7 +220,7 @@ def test_a_fragile_network_is_told_of_where_radii_are_given_too():
     model = SelectiveClassifier(Line(slope=20), AcceptAll())
     for radii in (None, [0.05]):
         found, notes = trying.default_candidates(model, half, y, EPS, "Linf", radii=radii)
-        assert any("below half a grey level" in note for note in notes)
+        assert any("below half a gray level" in note for note in notes)
         assert radii is None or {r.radius for r in found if type(r) is Consistency} == {0.05}
 
 

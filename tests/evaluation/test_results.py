@@ -19,7 +19,6 @@ from cpr_wrap.evaluation import (
     verify_result,
 )
 from cpr_wrap.metrics import About, Check, Points, RobustnessCurve
-from cpr_wrap.objective import objective
 from cpr_wrap.rules import AcceptAll, Confidence
 from cpr_wrap.selective import SelectiveClassifier
 from tests.evaluation.test_curve import make
@@ -173,12 +172,6 @@ def test_an_estimate_includes_the_audit(monkeypatch):
     assert plain.audit_passes == 0
     assert whole.audit_passes == model.rule.cost.total
     assert whole.passes == plain.passes + whole.audit_passes
-
-
-def test_fingerprints_tell_objectives_apart_that_share_a_name():
-    one = objective("X")(lambda view: (view.logits.sum(dim=1),))
-    two = objective("X")(lambda view: (-view.logits.sum(dim=1),))
-    assert one.fingerprint == one.fingerprint != two.fingerprint
 
 
 def test_no_rule_no_inner_records():

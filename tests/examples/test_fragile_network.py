@@ -22,4 +22,4 @@ def test_cpr_rejects_nearly_everything_at_a_radius_that_matters(monkeypatch, cap
     small, large = (int(number) for number in re.findall(r"/255: (\d+) of 20 rejected", out))
     assert small <= 5
     assert large >= 17
-    assert re.search(r"note: .*below half a grey level .*, where cpr rejects \d+ of 1\d right", out)
+    assert re.search(r"note: .*below half a gray level .*, where cpr rejects \d+ of 1\d right", out)

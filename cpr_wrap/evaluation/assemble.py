@@ -1,4 +1,4 @@
-"""Makes records and evidence of finished blocks."""
+"""Makes records, evidence and risk over coverage of finished blocks."""
 
 from __future__ import annotations
 
@@ -18,20 +18,25 @@ from cpr_wrap.engine import ranks
 from cpr_wrap.engine.block import Block, Found
 from cpr_wrap.engine.evaluate import Work, stage_text
 from cpr_wrap.engine.images import Images
+from cpr_wrap.engine.memory import is_out_of_memory
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import Unit
 from cpr_wrap.metrics import (
+    Coverage,
     Effort,
-    Origin,
     Origins,
     Points,
     Provenance,
     Records,
+    RiskCoverage,
+    RobustnessCurve,
     RuleFacts,
     Settings,
+    risk_coverage,
 )
 from cpr_wrap.objective import Goal
 from cpr_wrap.rule import RejectionRule, rule_settings
+from cpr_wrap.selective import SelectiveClassifier, network_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,21 +54,18 @@ class Finished:
 
 def finish(block: Block, units: list[Unit]) -> Finished:
     """Keep of a block what its results are made of."""
+    boundary = block.found[Goal.MISTAKE].to("cpu")
+    # Only its distances are reported; its points would be a third of the memory.
+    boundary.point = boundary.point[:0].clone()
     return Finished(
         images=Images(x=block.x.cpu(), y=block.y.cpu(), index=block.index.cpu()),
         outer=block.found[Goal.ACCEPTED_MISTAKE].to("cpu"),
         rejected=block.found[Goal.REJECTED].to("cpu"),
-        boundary=_without_points(block.found[Goal.MISTAKE].to("cpu")),
+        boundary=boundary,
         clean_labels=block.clean_labels.cpu(),
         base_labels=block.base_labels.cpu(),
         units=[replace(unit, tensors=_counts(unit)) for unit in units],
     )
-
-
-def _without_points(found: Found) -> Found:
-    """Of the boundary only distances are reported; its points would be a third of the memory."""
-    found.point = found.point[:0].clone()
-    return found
 
 
 def _counts(unit: Unit) -> dict[str, Tensor]:
@@ -144,18 +146,12 @@ def _joined(found: list[Found]) -> Tensor:
 
 def origins_of(done: list[Finished]) -> tuple[Origins, ...]:
     """How every image's points were found."""
-
-    def entry(found: Found, row: int) -> Origin | None:
-        return found.origin[row]
-
     return tuple(
-        Origins(
-            outer=entry(block.outer, row),
-            rejected=entry(block.rejected, row),
-            boundary=entry(block.boundary, row),
-        )
+        Origins(outer=outer, rejected=rejected, boundary=boundary)
         for block in done
-        for row in range(len(block.images.y))
+        for outer, rejected, boundary in zip(
+            block.outer.origin, block.rejected.origin, block.boundary.origin, strict=True
+        )
     )
 
 
@@ -189,9 +185,7 @@ def settings_of(work: Work, budget: str, block_size: int, device: torch.device) 
         block_size=block_size,
         device=device.type,
         threads=torch.get_num_threads(),
-        dtype=work.precision.dtype,
-        compile=work.precision.compile,
-        channels_last=work.precision.channels_last,
+        **vars(work.precision),
         stages=tuple(stage_text(stage) for stage in work.stages),
         donors="" if work.donors is None else work.donors.text,
     )
@@ -200,6 +194,7 @@ def settings_of(work: Work, budget: str, block_size: int, device: torch.device) 
 def provenance_of(done: list[Finished], weights: str, notes: tuple[str, ...] = ()) -> Provenance:
     """Where a result comes from."""
     units = [unit for block in done for unit in block.units]
+    seen = [(block.images.x, block.images.y, block.images.index) for block in done]
     return Provenance(
         versions={
             "cpr_wrap": cpr_wrap.__version__,
@@ -208,22 +203,61 @@ def provenance_of(done: list[Finished], weights: str, notes: tuple[str, ...] = (
         },
         engine=REVISION,
         weights=weights,
-        data=data_digest([block.images for block in done]),
+        data=images_digest(*map(torch.cat, zip(*seen, strict=True))),
         ranks=ranks.world_size(),
         seconds=sum(unit.seconds for unit in units),
         notes=(*notes, *sorted({unit.note for unit in units if unit.note})),
     )
 
 
-def data_digest(blocks: list[Images]) -> str:
-    """A digest of images, labels and numbers, whatever blocks they came in."""
-    return images_digest(
-        torch.cat([b.x for b in blocks]),
-        torch.cat([b.y for b in blocks]),
-        torch.cat([b.index for b in blocks]),
-    )
-
-
 def images_digest(x: Tensor, y: Tensor, index: Tensor) -> str:
     """A digest of images `(N, ...)`, labels `(N,)` and numbers `(N,)`."""
     return digest(x.float(), y.long(), index.long())
+
+
+def risk_coverages(
+    model: SelectiveClassifier, curve: RobustnessCurve, *, batch_size: int = 256
+) -> dict[str, RiskCoverage]:
+    """Selective risk as a function of coverage, on clean images and under attack.
+
+    Args:
+        model: The selective classifier.
+        curve: Its curve, with points.
+        batch_size: Images per batch.
+
+    Returns:
+        Two curves: `clean` for the images themselves; `attacked` with every image replaced by the
+        accepted mistake that was found for it, if any.
+    """
+    if curve.points is None:
+        raise ValueError("expected a curve with its points, got one without")
+    answers = {}
+    for name, x in (("clean", curve.points.clean), ("attacked", curve.points.outer)):
+        score, predicted = _ask(model, x, batch_size)
+        answers[name] = risk_coverage(score, predicted == curve.records.label)
+    return answers
+
+
+def _ask(model: SelectiveClassifier, x: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
+    """Scores and predictions `(N,)`, on the CPU."""
+    device = network_device(model.base, x.device)
+    try:
+        parts = [model.judge(part.to(device)) for part in x.split(batch_size)]
+    except (RuntimeError, MemoryError) as error:
+        if batch_size == 1 or not is_out_of_memory(error):
+            raise
+        return _ask(model, x, batch_size // 2)
+    score = torch.cat([part.score for part in parts]).cpu()
+    return score, torch.cat([part.predicted for part in parts]).cpu()
+
+
+def coverage_of(model: SelectiveClassifier, curve: RobustnessCurve) -> Coverage | None:
+    """AURC and AUGRC for rules with a free score; None for the others."""
+    if model.rule.cost.total > 1 or not model.rule.can_reject:
+        return None
+    areas = {
+        f"{name}_{area}": getattr(found, area)
+        for name, found in risk_coverages(model, curve).items()
+        for area in ("aurc", "augrc")
+    }
+    return Coverage(**areas)

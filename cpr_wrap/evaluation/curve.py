@@ -33,6 +33,7 @@ from cpr_wrap.engine.store import Store, model_digest, probe, weights_digest
 from cpr_wrap.evaluation.ablation import ablation_table
 from cpr_wrap.evaluation.assemble import (
     Finished,
+    coverage_of,
     effort_of,
     finish,
     origins_of,
@@ -42,10 +43,8 @@ from cpr_wrap.evaluation.assemble import (
     settings_of,
 )
 from cpr_wrap.evaluation.certifying import certify as prove
-from cpr_wrap.evaluation.coverage import coverage_of
-from cpr_wrap.evaluation.donating import DonorsLike, choose_donors
-from cpr_wrap.evaluation.points import PointsLike, given_points
-from cpr_wrap.evaluation.preflight import preflight
+from cpr_wrap.evaluation.preflight import num_classes, preflight
+from cpr_wrap.evaluation.supplied import DonorsLike, PointsLike, choose_donors, given_points
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.meter import Passes, count_passes
 from cpr_wrap.metrics import PAPER_ALPHAS, RobustnessCurve, StageCost
@@ -152,9 +151,9 @@ def robustness_curve(
     size = _size(block_size, "block_size") or _block_size(len(source))
     with count_passes() as spent:
         notes = (*strangers, *preflight(model, sample.x))
-        num_classes = _num_classes(model, sample)
-        source = source.with_classes(num_classes)
-        work = replace(work, donors=choose_donors(donors, model, work.stages, source, num_classes))
+        classes = num_classes(model, sample.x)
+        source = source.with_classes(classes)
+        work = replace(work, donors=choose_donors(donors, model, work.stages, source, classes))
     proven = _certificate(work, source, place, progress) if certify else None
     # Rounds are no part of the stages, so that their settings must be part of the name.
     plan_name = repr(plan) if isinstance(plan, InRounds) else plan.name
@@ -362,8 +361,3 @@ def _preflight_cost(spent: Passes) -> StageCost:
         found_outer=0,
         found_rejected=0,
     )
-
-
-def _num_classes(model: SelectiveClassifier, sample: Images) -> int:
-    with torch.no_grad():
-        return model.logits(sample.x[:1]).shape[1]

@@ -8,7 +8,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from cpr_wrap.diagnose import input_gradient_report
+from cpr_wrap.diagnose import InputGradientReport, input_gradient_report
 from cpr_wrap.engine.memory import NO_ROOM, is_out_of_memory
 from cpr_wrap.selective import SelectiveClassifier, check_finite, network_dtype
 from cpr_wrap.zoo.checks import PROBABILITIES, looks_like_probabilities
@@ -22,15 +22,7 @@ _CHAOS = 0.5
 
 
 def preflight(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
-    """Refuse networks and rules whose evaluation would mean nothing; note what weakens attacks.
-
-    Args:
-        model: The selective classifier.
-        x: Images `(N, ...)` on the model's device; only the first few are used.
-
-    Returns:
-        Notes for the result.
-    """
+    """Refuse what cannot be evaluated on images `(N, ...)`; notes on what weakens attacks."""
     if model.rule.stochastic:
         raise ValueError(
             f"rule {model.rule.name!r} is random, and random verdicts cannot be evaluated yet"
@@ -157,11 +149,21 @@ def _repeats(model: SelectiveClassifier, x: Tensor) -> bool:
     return torch.equal(*gradients)
 
 
-def _gradients(model: SelectiveClassifier, x: Tensor) -> list[str]:
+def gradient_report(model: SelectiveClassifier, x: Tensor) -> InputGradientReport:
+    """What is known of the input gradients at `x` `(N, ...)`; without a warning."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what it warns of becomes a note
-        report = input_gradient_report(model, x)
-    notes = []
+        warnings.simplefilter("ignore")  # what it warns of becomes a note, or a check
+        return input_gradient_report(model, x)
+
+
+def num_classes(model: SelectiveClassifier, x: Tensor) -> int:
+    """k, from the answer to the first of some images `(N, ...)`."""
+    with torch.no_grad():
+        return model.logits(x[:1]).shape[1]
+
+
+def _gradients(model: SelectiveClassifier, x: Tensor) -> list[str]:
+    report, notes = gradient_report(model, x), []
     if report.flat_images:
         notes.append(
             f"{report.flat_images} of {report.num_images} images tried have no input gradient at "

@@ -24,8 +24,7 @@ from cpr_wrap.attacks.ensemble import BUDGETS
 from cpr_wrap.engine.evaluate import stage_text
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import weights_digest
-from cpr_wrap.evaluation.assemble import images_digest, rule_facts
-from cpr_wrap.evaluation.coverage import coverage_of
+from cpr_wrap.evaluation.assemble import coverage_of, images_digest, rule_facts
 from cpr_wrap.evaluation.result import (
     ResultFile,
     figures_of,

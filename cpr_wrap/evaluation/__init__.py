@@ -7,9 +7,9 @@ from cpr_wrap.evaluation.assemble import risk_coverages
 from cpr_wrap.evaluation.auditing import audit
 from cpr_wrap.evaluation.certifying import certify
 from cpr_wrap.evaluation.curve import robustness_curve
-from cpr_wrap.evaluation.estimate import Estimate, estimate_cost
 from cpr_wrap.evaluation.merge import merge_results
 from cpr_wrap.evaluation.result import Results, load_result, results, save_result
+from cpr_wrap.evaluation.sweep import Estimate, estimate_cost
 from cpr_wrap.evaluation.verify import Verification, load_recorded, verify_curve, verify_result
 from cpr_wrap.metrics import Check
 

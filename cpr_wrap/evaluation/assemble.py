@@ -1,11 +1,12 @@
-"""Makes records, evidence and risk over coverage of finished blocks."""
+"""Makes of finished blocks what a result holds: records, evidence, ablation, coverage."""
 
 from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,15 +14,17 @@ from torch import Tensor
 import cpr_wrap
 from cpr_wrap import noise
 from cpr_wrap._files import digest
-from cpr_wrap.attacks.adaptive import Attack
+from cpr_wrap.attacks.adaptive import Attack, Halving, Stage, goal_of
+from cpr_wrap.attacks.given import GivenPoints
 from cpr_wrap.engine import ranks
 from cpr_wrap.engine.block import Block, Found
-from cpr_wrap.engine.evaluate import Work, stage_text
+from cpr_wrap.engine.evaluate import Work, evaluate_block, stage_text
 from cpr_wrap.engine.images import Images
 from cpr_wrap.engine.memory import is_out_of_memory
 from cpr_wrap.engine.stages import REVISION
-from cpr_wrap.engine.store import Unit
+from cpr_wrap.engine.store import Store, Unit
 from cpr_wrap.metrics import (
+    AblationRow,
     Coverage,
     Effort,
     Origins,
@@ -213,6 +216,77 @@ def provenance_of(done: list[Finished], weights: str, notes: tuple[str, ...] = (
 def images_digest(x: Tensor, y: Tensor, index: Tensor) -> str:
     """A digest of images `(N, ...)`, labels `(N,)` and numbers `(N,)`."""
     return digest(x.float(), y.long(), index.long())
+
+
+def ablation_table(
+    work: Work,
+    images: Sequence[Images],
+    outer: Sequence[Found],
+    store: Store | None,
+    device: torch.device,
+) -> tuple[AblationRow, ...]:
+    """Run each attack of a plan by itself on all blocks; every rank takes its share of them.
+
+    An outer attack is measured by the robustness at alpha = 0 that it leaves; an inner one by the
+    robustness at alpha = 1, given the accepted mistakes `outer` of the whole ensemble.
+    """
+    groups: dict[tuple[Goal, str], list[Stage]] = {}
+    for stage in work.stages:
+        if isinstance(stage, Halving | GivenPoints) or goal_of(stage) is Goal.MISTAKE:
+            continue
+        # Stages of one objective are one attack, whatever their settings.
+        name = stage.objective.name if isinstance(stage, Attack) else stage.name
+        groups.setdefault((goal_of(stage), name), []).append(stage)
+    pairs = [(key, number) for key in groups for number in range(len(images))]
+    mine: dict[int, _Tally] = {}
+    for turn in ranks.turns(len(pairs)):
+        (goal, name), number = pairs[turn]
+        plan = f"alone-{goal.name}-" + "".join(c if c.isalnum() else "-" for c in name)
+        alone = replace(work, stages=tuple(groups[goal, name]), plan=plan)
+        given = None if goal is Goal.ACCEPTED_MISTAKE else outer[number].to(device)
+        with ranks.explain_failure(number):
+            done = evaluate_block(alone, images[number].to(device), store, given=given)
+        mine[turn] = _tally(*done, goal, work.eps)
+    everyone = ranks.gather(mine)
+    rows: dict[tuple[Goal, str], list[_Tally]] = {}
+    for turn, (key, _) in enumerate(pairs):
+        rows.setdefault(key, []).append(everyone[turn])
+    return tuple(_row(goal, name, tallies) for (goal, name), tallies in rows.items())
+
+
+class _Tally(NamedTuple):
+    """What one attack did to one block."""
+
+    errors: list[int]
+    found: int
+    images: int
+    passes: int
+
+
+def _tally(block: Block, units: Sequence[Unit], goal: Goal, eps: float) -> _Tally:
+    limit = eps if goal is Goal.REJECTED else 0.0
+    rejected, found = block.found[Goal.REJECTED], block.found[goal]
+    lost = block.found[Goal.ACCEPTED_MISTAKE].known | (rejected.distance <= limit)
+    return _Tally(
+        errors=block.index[lost].tolist(),
+        found=int((found.known & (found.distance > 0)).sum()),
+        images=len(block),
+        passes=sum(unit.passes.total for unit in units),
+    )
+
+
+def _row(goal: Goal, name: str, blocks: Sequence[_Tally]) -> AblationRow:
+    count = sum(block.images for block in blocks)
+    lost = tuple(number for block in blocks for number in block.errors)
+    return AblationRow(
+        attack=name,
+        goal=goal.value,
+        alpha=1.0 if goal is Goal.REJECTED else 0.0,
+        robustness=1 - len(lost) / count,
+        lost=lost,
+        found=sum(block.found for block in blocks),
+        passes_per_image=sum(block.passes for block in blocks) / count,
+    )
 
 
 def risk_coverages(

@@ -30,9 +30,9 @@ from cpr_wrap.engine.progress import Progress, Status, busy, guess, progress_fro
 from cpr_wrap.engine.rounds import Held, InRounds, run_rounds
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import Store, model_digest, probe, weights_digest
-from cpr_wrap.evaluation.ablation import ablation_table
 from cpr_wrap.evaluation.assemble import (
     Finished,
+    ablation_table,
     coverage_of,
     effort_of,
     finish,
@@ -46,7 +46,7 @@ from cpr_wrap.evaluation.certifying import certify as prove
 from cpr_wrap.evaluation.preflight import num_classes, preflight
 from cpr_wrap.evaluation.supplied import DonorsLike, PointsLike, choose_donors, given_points
 from cpr_wrap.geometry import ThreatModel, threat
-from cpr_wrap.meter import Passes, count_passes
+from cpr_wrap.meter import count_passes
 from cpr_wrap.metrics import PAPER_ALPHAS, RobustnessCurve, StageCost
 from cpr_wrap.metrics.certificate import Certificate
 from cpr_wrap.metrics.curve import check_alphas
@@ -154,6 +154,14 @@ def robustness_curve(
         classes = num_classes(model, sample.x)
         source = source.with_classes(classes)
         work = replace(work, donors=choose_donors(donors, model, work.stages, source, classes))
+    before = StageCost(
+        attack="preflight",
+        forwards=spent.forwards,
+        backwards=spent.backwards,
+        seconds=0.0,
+        found_outer=0,
+        found_rejected=0,
+    )
     proven = _certificate(work, source, place, progress) if certify else None
     # Rounds are no part of the stages, so that their settings must be part of the name.
     plan_name = repr(plan) if isinstance(plan, InRounds) else plan.name
@@ -172,7 +180,7 @@ def robustness_curve(
         alphas=alphas,
         points=points_of(done),
         origins=origins_of(done),
-        passes=(_preflight_cost(spent), *stage_costs([block.units for block in done])),
+        passes=(before, *stage_costs([block.units for block in done])),
         settings=settings_of(work, plan.name, size, place[0]),
         provenance=provenance_of(done, weights_digest(model), notes),
         ablation=table,
@@ -315,11 +323,7 @@ def _evaluate(
     store: Store | None,
     reporter: Progress,
 ) -> tuple[Work, list[Finished], str]:
-    """Evaluate this rank's blocks and gather everybody's, in the data set's order.
-
-    Returns:
-        What was done, the blocks, and why rounds ended, where the budget has any.
-    """
+    """Evaluate all ranks' blocks; what was done, the blocks in order, and why rounds ended."""
     blocks = list(split(len(source), block_size))
     mine: dict[int, Finished] = {}
     held: Held = {}
@@ -350,14 +354,3 @@ def _place(model: SelectiveClassifier, source: ImageSource) -> tuple[torch.devic
     if given is not None and device.type != "mps":
         wanted = torch.promote_types(wanted, given.dtype)
     return device, torch.promote_types(wanted, torch.float32)
-
-
-def _preflight_cost(spent: Passes) -> StageCost:
-    return StageCost(
-        attack="preflight",
-        forwards=spent.forwards,
-        backwards=spent.backwards,
-        seconds=0.0,
-        found_outer=0,
-        found_rejected=0,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +14,7 @@ from cpr_wrap.evaluation.timing import timed
 from cpr_wrap.metrics import Interval, RobustnessCurve
 from cpr_wrap.metrics.losses import RejectionLoss
 from cpr_wrap.metrics.paired import Difference, paired_loss
-from cpr_wrap.rule import RULES, BySearch, RejectionRule, make_rule, rule_config
+from cpr_wrap.rule import BySearch, RejectionRule, make_rule, rule_config
 from cpr_wrap.rules import AcceptAll, Confidence, Consistency
 from cpr_wrap.selective import SelectiveClassifier
 
@@ -26,7 +26,6 @@ STEPS = (5, 20)
 RATES = (0.01, 0.05)
 """Shares of right answers to reject, for settings that calibration finds."""
 
-_VERIFIED = "verified"
 _ROUNDS = 5
 
 
@@ -172,6 +171,7 @@ def default_candidates(
     unless they are given. Images `(N, ...)` and classes `(N,)` are the validation set.
     """
     notes: list[str] = []
+    shares = [share * eps for share in RADII]
     rules: list[RejectionRule] = [AcceptAll()]
     if thresholds is None:
         rules += _calibrated(model.with_rule(Confidence()), x, y, notes)
@@ -181,11 +181,9 @@ def default_candidates(
         start = Consistency(radius=eps, steps=count, norm=norm)
         found = list(_calibrated(model.with_rule(start), x, y, notes))
         rules += found if radii is None else []  # their notes are for the reader in any case
-        for radius in [share * eps for share in RADII] if radii is None else radii:
-            rules.append(Consistency(radius=radius, steps=count, norm=norm))
-    rules += _verified(model, x[:1], radii or [share * eps for share in RADII], norm, notes)
-    if model.rule not in rules:
-        rules.append(model.rule)
+        wanted = shares if radii is None else radii
+        rules += [Consistency(radius=radius, steps=count, norm=norm) for radius in wanted]
+    rules += [*_verified(model, x[:1], radii or shares, notes), model.rule]
     usual = model.rule.extra_outputs
     rules = [rule for rule in rules if rule.extra_outputs == usual]
     return list(dict.fromkeys(rules)), list(dict.fromkeys(notes))
@@ -195,8 +193,6 @@ def _calibrated(
     model: SelectiveClassifier, x: Tensor, y: Tensor, notes: list[str]
 ) -> Iterator[RejectionRule]:
     """A rule set to each rate, the data's range being its only limit."""
-    if model.rule.extra_outputs != 0:
-        return
     records = [calibrate(model, x, y, rate).record for rate in RATES]
     notes += [record.note for record in records if "is below half a" in record.note]
     searched = isinstance(model.rule.calibrated_by, BySearch)
@@ -207,33 +203,28 @@ def _calibrated(
 
 
 def _verified(
-    model: SelectiveClassifier, x: Tensor, radii: Sequence[float], norm: str, notes: list[str]
+    model: SelectiveClassifier, x: Tensor, radii: Sequence[float], notes: list[str]
 ) -> Iterator[RejectionRule]:
-    """Verified consistency, where the rule is there and the network can be bounded."""
-    if _VERIFIED not in RULES:
-        return
-    known = {field.name for field in fields(RULES[_VERIFIED])}
+    """Verified consistency, where the network can be bounded."""
     for radius in radii:
-        settings = {"radius": radius, "norm": norm}
         try:
-            rule = make_rule(_VERIFIED, {k: v for k, v in settings.items() if k in known})
+            rule = make_rule("verified", {"radius": radius})
             model.with_rule(rule)(x)
         except Exception as error:  # whatever a network that cannot be bounded ends in
-            notes.append(f"{_VERIFIED} is left out: {' '.join(str(error).split())}")
+            notes.append(f"verified is left out: {' '.join(str(error).split())}")
             return
         yield rule
 
 
-def rejected_share(model: SelectiveClassifier, x: Tensor, batch_size: int = 256) -> float:
+def rejected_share(model: SelectiveClassifier, x: Tensor) -> float:
     """Share of images `(N, ...)` that a model rejects."""
-    rejected = sum(int((~model(batch).accepted).sum()) for batch in x.split(batch_size))
-    return rejected / len(x)
+    return sum(int((~model(batch).accepted).sum()) for batch in x.split(256)) / len(x)
 
 
-def latency(model: SelectiveClassifier, x: Tensor, rounds: int = _ROUNDS) -> float:
+def latency(model: SelectiveClassifier, x: Tensor) -> float:
     """Seconds that a prediction of one image takes: the quickest of several after a first one.
 
     Other work on the machine lengthens that one least.
     """
-    times = [timed(lambda: model(x[:1]), x.device)[1].wall for _ in range(rounds + 1)]
+    times = [timed(lambda: model(x[:1]), x.device)[1].wall for _ in range(_ROUNDS + 1)]
     return min(times[1:])

@@ -37,7 +37,7 @@ from cpr_wrap.evaluation.supplied import useful_points
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.metrics import RobustnessCurve
 from cpr_wrap.metrics.losses import LossLike, RejectionLoss, as_loss, check_loss
-from cpr_wrap.metrics.paired import Difference, paired_loss
+from cpr_wrap.metrics.paired import paired_loss
 from cpr_wrap.rule import RejectionRule
 from cpr_wrap.rules import AcceptAll
 from cpr_wrap.selective import SelectiveClassifier, network_device
@@ -106,25 +106,24 @@ def advise(
     eps, loss = check_number(eps, "eps"), as_loss(cost)
     check_loss(loss, eps)
     _check_limits(max_latency, max_clean_rejection)
-    start = (
-        model if isinstance(model, SelectiveClassifier) else SelectiveClassifier(model, AcceptAll())
-    )
+    if not isinstance(model, SelectiveClassifier):
+        model = SelectiveClassifier(model, AcceptAll())
     full, first = find_budget(budget), find_budget(screening)
-    around = threat(norm or start.rule.norm or "Linf").name
-    choosing, others = _halves(start, x, y, validation)
+    around = threat(norm or model.rule.norm or "Linf").name
+    choosing, others = _halves(model, x, y, validation)
     seen = choosing[0]
     check_threat(threat(around), eps, seen[:1])
-    preflight(start, seen)
+    preflight(model, seen)
     notes: list[str] = []
     if candidates is None:
-        candidates, notes = default_candidates(start, *choosing, eps, around, **settings)
+        candidates, notes = default_candidates(model, *choosing, eps, around, **settings)
     elif settings:
         raise TypeError(f"candidates: expected without {', '.join(settings)}, which make others")
     if not candidates:
         raise ValueError("candidates: expected at least one rule, got none")
     field_ = [
         Candidate(model=m, clean_rejection=rejected_share(m, seen), latency=latency(m, seen))
-        for m in map(start.with_rule, candidates)
+        for m in map(model.with_rule, candidates)
     ]
     allowed = [c for c in field_ if _within(c, max_latency, max_clean_rejection)]
     if not allowed:
@@ -214,11 +213,12 @@ class _Search:
     def running(self) -> list[Candidate]:
         """Those whose bound is no more than chance above the leader's loss."""
         leader = min(self.candidates, key=lambda c: (self.bound(c), c.passes))
-        return [
-            each
-            for each in self.candidates
-            if each is leader or _apart(each, leader, self.cost).sign <= 0
-        ]
+        return [c for c in self.candidates if c is leader or not self._beaten(c, leader)]
+
+    def _beaten(self, candidate: Candidate, leader: Candidate) -> bool:
+        apart = paired_loss(_known(candidate), _known(leader), self.cost)
+        assert apart is not None, "all candidates see the same images"
+        return apart.sign > 0
 
     def choose(self) -> None:
         """Screen all candidates, then give the full budget to those that can still win."""
@@ -250,8 +250,7 @@ class _Search:
         found: list[RobustnessCurve] = []
         for each in shown:
             self.tell(f"on the other images: {each.rule.describe()}")
-            curve = self._attack(each.model, others, self.budget, None, found)
-            found.append(curve)
+            found.append(self._attack(each.model, others, self.budget, None, found))
         for each, curve in zip(shown, found, strict=True):
             rivals = [c for c in found if c is not curve]
             judged = self._attack(each.model, others, _ONLY_POINTS, curve, rivals)
@@ -285,12 +284,6 @@ class _Search:
 def _known(candidate: Candidate) -> RobustnessCurve:
     assert candidate.curve is not None, "candidates are screened first"
     return candidate.curve
-
-
-def _apart(first: Candidate, second: Candidate, cost: RejectionLoss) -> Difference:
-    found = paired_loss(_known(first), _known(second), cost)
-    assert found is not None, "all candidates see the same images"
-    return found
 
 
 def _continued(before: RobustnessCurve, after: RobustnessCurve) -> RobustnessCurve:

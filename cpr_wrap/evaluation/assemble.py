@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -91,8 +90,9 @@ def records_of(done: list[Finished], work: Work) -> Records:
     rejected = column(lambda b: b.rejected.distance).double()
     # An accepted mistake is a mistake of the network, and of a rejected point the boundary may be
     # known to be near: both bound the distance to the boundary.
-    boundary = column(lambda b: b.boundary.distance).double()
-    boundary = boundary.minimum(outer).minimum(rejected + _nearness(work))
+    rule, boundary = work.model.rule, column(lambda b: b.boundary.distance).double().minimum(outer)
+    if rule.rejects_near_boundary and rule.norm == work.norm:
+        boundary = boundary.minimum(rejected + rule.reach)
     return Records(
         index=column(lambda b: b.images.index),
         label=column(lambda b: b.images.y),
@@ -121,13 +121,6 @@ def effort_of(done: list[Finished], work: Work) -> Effort | None:
     images = sum(wanted and open_ for wanted, open_ in zip(chosen, left, strict=True))
     spent = sum(u.passes.total for block in done for u in block.units if u.stage in extra)
     return Effort(images=images, broken=sum(new), passes=spent / max(1, images))
-
-
-def _nearness(work: Work) -> float:
-    """How far from a rejected input the boundary of the network can be."""
-    rule = work.model.rule
-    told = rule.rejects_near_boundary and rule.norm == work.norm
-    return rule.reach if told else math.inf
 
 
 def points_of(done: list[Finished]) -> Points:

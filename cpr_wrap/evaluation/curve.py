@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import cpr_wrap
 from cpr_wrap._address import find
-from cpr_wrap._checks import check_eval_mode, check_number, check_seed
+from cpr_wrap._checks import check_count, check_eval_mode, check_number, check_seed
 from cpr_wrap.attacks.adaptive import Stage, as_stage
 from cpr_wrap.attacks.ensemble import BUDGETS, Budget
 from cpr_wrap.attacks.given import GivenPoints
@@ -129,7 +128,9 @@ def robustness_curve(
         True
     """
     eps, alphas = check_number(eps, "eps"), check_alphas(alphas)
-    _check_kinds(store, progress, ablation, certify, compile, channels_last)
+    flags = {"ablation": ablation, "certify": certify}
+    flags |= {"compile": compile, "channels_last": channels_last}
+    _check_kinds(store, progress, flags, {"batch_size": batch_size, "block_size": block_size})
     around = threat(norm or model.rule.norm or "Linf")
     source = source_of(x, y, indices)
     place = _place(model, source)
@@ -145,10 +146,10 @@ def robustness_curve(
         eps=eps,
         norm=around.name,
         seed=check_seed(seed),
-        batch_size=_size(batch_size, "batch_size") or 0,
+        batch_size=int(batch_size or 0),
         precision=Precision(dtype=dtype, compile=compile, channels_last=channels_last),
     )
-    size = _size(block_size, "block_size") or _block_size(len(source))
+    size = int(block_size or _block_size(len(source)))
     with count_passes() as spent:
         notes = (*strangers, *preflight(model, sample.x))
         classes = num_classes(model, sample.x)
@@ -199,10 +200,11 @@ def _check_given(given: GivenPoints, source: ImageSource, sample: Images) -> tup
             f"{tuple(given.points.shape[1:])}"
         )
     strange = int((~torch.isin(given.index, source.index)).sum())
-    if len(given.index) and not strange:
-        return ()
     note = f"points: {strange} of {len(given.index)} belong to no image of this evaluation"
-    note = note if len(given.index) else "points: none are given"
+    if not len(given.index):
+        note = "points: none are given"
+    elif not strange:
+        return ()
     warnings.warn(note, stacklevel=3)
     return (note,)
 
@@ -210,25 +212,28 @@ def _check_given(given: GivenPoints, source: ImageSource, sample: Images) -> tup
 def find_budget(budget: str | Budget) -> Budget:
     """A plan of attacks: itself, of a registered name, or at an address `module:name`."""
     plan: Any = find(BUDGETS, budget) if isinstance(budget, str) else budget
-    plan = plan() if isinstance(plan, type) else plan
-    if not (hasattr(plan, "name") and callable(getattr(plan, "stages", None))):
+    found: Budget = plan() if isinstance(plan, type) else plan
+    if not (hasattr(found, "name") and callable(getattr(found, "stages", None))):
         raise TypeError(
-            f"budget: expected one with a name and stages(rule, eps), got {plan!r} for {budget!r}"
+            f"budget: expected one with a name and stages(rule, eps), got {found!r} for {budget!r}"
         )
-    found: Budget = plan
     return found
 
 
-def _check_kinds(store: object, progress: object, *flags: object) -> None:
+def _check_kinds(
+    store: object, progress: object, flags: dict[str, bool], sizes: dict[str, int | None]
+) -> None:
     """Refuse what is of another kind than these arguments, before any work."""
     if not (store is None or isinstance(store, str | Path)):
         raise TypeError(f"store: expected a folder, got {store!r:.60}")
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise TypeError(f"progress: expected True, False or a function, got {progress!r:.60}")
-    names = ("ablation", "certify", "compile", "channels_last")
-    for name, flag in zip(names, flags, strict=True):
+    for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise TypeError(f"{name}: expected True or False, got {flag!r:.60}")
+    for name, size in sizes.items():
+        if size is not None:
+            check_count(size, name)
 
 
 def _stages(extras: Iterable[Any]) -> list[Stage]:
@@ -253,8 +258,7 @@ def check_threat(around: ThreatModel, eps: float, x: Tensor) -> None:
     """Refuse a budget that means nothing for images in [0, 1], before any work."""
     whole = around.everything(x)
     if eps > whole:
-        grey = eps / 255
-        hint = f"; did you mean {eps:g}/255 = {grey:.4g}?" if grey <= whole else ""
+        hint = f"; did you mean {eps:g}/255 = {eps / 255:.4g}?" if eps / 255 <= whole else ""
         raise ValueError(
             f"eps: pixels are in [0, 1], and {around.name} {whole:g} already reaches every image, "
             f"got {eps:g}{hint}"
@@ -265,14 +269,6 @@ def check_threat(around: ThreatModel, eps: float, x: Tensor) -> None:
             f"eps: {eps:g} is too small for {x.dtype}, whose rounding takes {slack:.2g} off it; "
             "give the images in float64"
         )
-
-
-def _size(value: int | None, name: str) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
-    return int(value)
 
 
 def _block_size(count: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -78,17 +79,20 @@ def _rounding(model: SelectiveClassifier) -> tuple[float, float]:
     return (_HALF_ROUNDING, _HALF_ROUNDING) if half else (_AGAIN, _ROUNDING)
 
 
-def _same(one: Tensor, other: Tensor, most: float, why: str) -> None:
-    gap = _gap(one, other)
-    if gap > most:
-        raise ValueError(f"{why}; outputs differ by up to {gap:.1%} of the largest")
-
-
-def _gap(one: Tensor, other: Tensor) -> float:
-    """Largest difference of two tensors, as a share of the largest finite number in the first."""
+def _same(
+    one: Tensor,
+    other: Tensor,
+    most: float,
+    why: str,
+    what: str = "outputs",
+    excused: Callable[[float], bool] = lambda _: False,
+) -> None:
+    """Refuse tensors that differ by more than a share of the largest finite number in the first."""
     largest = one.abs().nan_to_num(0.0, 0.0).amax().clamp_min(1e-6)
     apart = (one - other).abs().nan_to_num(torch.inf)
-    return float(apart.masked_fill(one == other, 0).amax() / largest)
+    gap = float(apart.masked_fill(one == other, 0).amax() / largest)
+    if gap > most and not excused(gap):
+        raise ValueError(f"{why}; {what} differ by up to {gap:.1%} of the largest")
 
 
 def _check_verdicts(model: SelectiveClassifier, x: Tensor) -> None:
@@ -97,23 +101,26 @@ def _check_verdicts(model: SelectiveClassifier, x: Tensor) -> None:
     A path of many steps turns the rounding of another batch size into other scores. So the network
     gets every image by itself here, and whatever still differs is the rule's doing.
     """
-    name, twin = model.rule.name, copy.copy(model)
+    name, twin = f"rule {model.rule.name!r}", copy.copy(model)
+
+    def excused(gap: float) -> bool:
+        return bool(model.rule.cost.backwards) and gap <= _CHAOS and not _repeats(model, x)
+
     vars(twin)["outputs"] = lambda z: torch.cat([model.outputs(row) for row in z.split(1)])
     score = twin.judge(x).score
     if score.shape != (len(x),):
         raise ValueError(
-            f"rule {name!r}: expected one score per image, shape ({len(x)},), got "
-            f"{tuple(score.shape)}"
+            f"{name}: expected one score per image, shape ({len(x)},), got {tuple(score.shape)}"
         )
     again, other_size = _rounding(model)
-    _same_scores(model, x, score, twin.judge(x).score, again, _RANDOM_RULE)
+    _same(score, twin.judge(x).score, again, f"{name} {_RANDOM_RULE}", "scores", excused)
     try:
         alone = torch.cat([twin.judge(row).score for row in x.split(1)])
     except (ValueError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise
-        raise ValueError(f"rule {name!r} fails on a batch of one image: {error}") from error
-    _same_scores(model, x, score, alone, other_size, _COMPANY_RULE)
+        raise ValueError(f"{name} fails on a batch of one image: {error}") from error
+    _same(score, alone, other_size, f"{name} {_COMPANY_RULE}", "scores", excused)
 
 
 _RANDOM_RULE = (
@@ -124,19 +131,6 @@ _COMPANY_RULE = (
     "gives an image another score in a batch than alone (statistics of the batch, noise by the "
     "place in it?), so that an attack on one image would change another; score every row by itself"
 )
-
-
-def _same_scores(
-    model: SelectiveClassifier, x: Tensor, one: Tensor, other: Tensor, most: float, why: str
-) -> None:
-    gap = _gap(one, other)
-    if gap <= most:
-        return
-    if model.rule.cost.backwards and gap <= _CHAOS and not _repeats(model, x):
-        return
-    raise ValueError(
-        f"rule {model.rule.name!r} {why}; scores differ by up to {gap:.1%} of the largest"
-    )
 
 
 def _repeats(model: SelectiveClassifier, x: Tensor) -> bool:

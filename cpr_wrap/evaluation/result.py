@@ -55,7 +55,7 @@ class AlphaRow:
 
 @dataclass(frozen=True, kw_only=True)
 class LossRow:
-    """A total robust loss; `trapezoid` is the paper's approximation, `certified` a proven bound."""
+    """A total robust loss; `trapezoid` is the paper's approximation, `certified` is proven."""
 
     name: str
     value: float
@@ -109,8 +109,7 @@ class ResultFile:
 
 
 _OF_CURVE = {f.name for f in fields(ResultFile)} & {f.name for f in fields(RobustnessCurve)}
-_OF_CURVE -= {"certificate"}
-"""What a file holds as the curve does."""
+_OF_CURVE -= {"certificate"}  # the rest is the same in a file and in a curve
 
 
 def seal_of(plain: dict[str, Any]) -> str:
@@ -190,10 +189,10 @@ def save_result(curve: RobustnessCurve, folder: str | Path) -> Path:
     )
     plain = to_plain(ResultFile, content)
     plain["seal"] = seal_of(plain)
-    text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
+    data[RESULT] = (json.dumps(plain, indent=2, allow_nan=False) + "\n").encode()
     if POINTS not in data:
         (path / POINTS).unlink(missing_ok=True)
-    write_in_order({**{path / name: held for name, held in data.items()}, path / RESULT: text})
+    write_in_order({path / name: held for name, held in data.items()})
     return path
 
 
@@ -255,7 +254,7 @@ def _parsed(text: str, where: object) -> Any:
 
 def read_file(folder: str | Path) -> ResultFile:
     """The content of a folder's `result.json`, checked."""
-    file, plain = Path(folder) / RESULT, read_json(folder)
+    file, plain = Path(folder, RESULT), read_json(folder)
     if plain.get("schema") != SCHEMA:
         raise ValueError(
             f"{file}: expected schema {SCHEMA}, got {plain.get('schema')!r}, written by cpr-wrap "
@@ -299,11 +298,11 @@ def _points(path: Path) -> Points | None:
 
 
 def _text(file: Path) -> str:
-    if not file.exists():
-        raise FileNotFoundError(
-            f"{file} does not exist; expected a result folder as `cpr-wrap curve --out` writes it"
-        )
-    return file.read_text()
+    if file.exists():
+        return file.read_text()
+    raise FileNotFoundError(
+        f"{file} does not exist; expected a result folder as `cpr-wrap curve --out` writes it"
+    )
 
 
 def to_plain(kind: Any, value: Any) -> Any:

@@ -86,10 +86,7 @@ def _read(wanted: DonorsLike) -> Donors:
 def known_donors(
     model: SelectiveClassifier, shape: torch.Size, num_classes: int, *, unused: bool = False
 ) -> Donors | None:
-    """Training images of a known data set, if the network answers them right.
-
-    Those that evaluations use, or for checking these, those that they do not.
-    """
+    """Training images of a known data set that the network knows; `unused` ones are for audits."""
     for name in DATASETS:
         if DATASETS[name].num_classes != num_classes or tuple(DATASETS[name].shape) != shape:
             continue

@@ -31,8 +31,7 @@ def merge(
     from dataclasses import replace
 
     from cpr_wrap.evaluation import load_result, merge_results, save_result
-    from cpr_wrap.evaluation.collect import result_folders
-    from cpr_wrap.evaluation.result import RESULT
+    from cpr_wrap.evaluation.result import RESULT, result_folders
 
     check_free(out / RESULT, overwrite)
     folders = result_folders(folders)

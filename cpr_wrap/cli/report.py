@@ -37,7 +37,7 @@ def report(
     Example: cpr-wrap report runs/at runs/trades --out report.html --figure curves.svg
     """
     from cpr_wrap.engine.progress import busy
-    from cpr_wrap.evaluation.collect import result_folders
+    from cpr_wrap.evaluation.result import result_folders
     from cpr_wrap.report import Run, curve_figure, write_figure, write_report
     from cpr_wrap.report.export import info_file
 

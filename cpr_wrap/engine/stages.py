@@ -79,7 +79,7 @@ def _begin(block: Block, stage: Stage | GivenPoints, seed: int) -> StageRun:
 class _AtAlphas(StageRun):
     """One search after the other, at every alpha of an attack."""
 
-    held = ("turn",)
+    held: ClassVar[tuple[str, ...]] = ("turn",)
 
     def __init__(self, block: Block, attack: Attack, seed: int) -> None:
         self.block, self.attack, self.seed = block, attack, seed

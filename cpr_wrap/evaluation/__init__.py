@@ -3,14 +3,13 @@
 from cpr_wrap.engine.progress import Status
 from cpr_wrap.evaluation.advice import Advice, Candidate
 from cpr_wrap.evaluation.advising import advise
+from cpr_wrap.evaluation.assemble import risk_coverages
 from cpr_wrap.evaluation.auditing import audit
 from cpr_wrap.evaluation.certifying import certify
-from cpr_wrap.evaluation.collect import Results, results
-from cpr_wrap.evaluation.coverage import risk_coverages
 from cpr_wrap.evaluation.curve import robustness_curve
-from cpr_wrap.evaluation.estimate import Estimate, estimate_cost
 from cpr_wrap.evaluation.merge import merge_results
-from cpr_wrap.evaluation.result import load_result, save_result
+from cpr_wrap.evaluation.result import Results, load_result, results, save_result
+from cpr_wrap.evaluation.sweep import Estimate, estimate_cost
 from cpr_wrap.evaluation.verify import Verification, load_recorded, verify_curve, verify_result
 from cpr_wrap.metrics import Check
 

@@ -1,18 +1,32 @@
-"""What `advise` answers: all candidates with their figures, and which of them to take."""
+"""What `advise` tries on a network, and what it answers: candidates, and which of them to take."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from cpr_wrap._checks import data_frame
+from cpr_wrap.calibration import calibrate
+from cpr_wrap.evaluation.timing import timed
 from cpr_wrap.metrics import Interval, RobustnessCurve
 from cpr_wrap.metrics.comparison import Difference, paired_loss
 from cpr_wrap.metrics.losses import RejectionLoss
-from cpr_wrap.rule import RejectionRule, rule_config
+from cpr_wrap.rule import BySearch, RejectionRule, make_rule, rule_config
+from cpr_wrap.rules import AcceptAll, Confidence, Consistency
 from cpr_wrap.selective import SelectiveClassifier
 
-ADVISED, TIED, BEATEN, LEFT_OUT = "advised", "tied", "beaten", "left out"
+STATUSES = ADVISED, TIED, BEATEN, LEFT_OUT = "advised", "tied", "beaten", "left out"
+"""Of candidates, best first."""
+RADII = (0.1, 0.2, 1 / 3, 0.5, 2 / 3)
+"""Consistency radii to try, as shares of eps."""
+STEPS = (5, 20)
+RATES = (0.01, 0.05)
+"""Shares of right answers to reject, for settings that calibration finds."""
+
+_ROUNDS = 5
 
 
 @dataclass(eq=False, kw_only=True)
@@ -92,9 +106,7 @@ class Advice:
         if not plain or plain[0] is self.best:
             return None
         first, second = plain[0].reported, self.best.reported
-        assert first is not None
-        assert second is not None
-        return paired_loss(first, second, self.cost)
+        return paired_loss(first, second, self.cost) if first and second else None
 
     def loss(self, curve: RobustnessCurve) -> tuple[float, Interval]:
         """The total robust loss and its interval over images."""
@@ -140,3 +152,79 @@ class Advice:
             f"{words}. On {self.images[1]} other images: total robust loss {loss:.3f} "
             f"({interval.low:.3f} to {interval.high:.3f})"
         )
+
+
+def default_candidates(
+    model: SelectiveClassifier,
+    x: Tensor,
+    y: Tensor,
+    eps: float,
+    norm: str,
+    *,
+    radii: Sequence[float] | None = None,
+    steps: Sequence[int] = STEPS,
+    thresholds: Sequence[float] | None = None,
+) -> tuple[list[RejectionRule], list[str]]:
+    """Rules to try: none, confidence, CPR, verified consistency where that works, and the own one.
+
+    The radii are shares of eps and what calibration finds, the thresholds what calibration finds,
+    unless they are given. Images `(N, ...)` and classes `(N,)` are the validation set.
+    """
+    notes: list[str] = []
+    shares = [share * eps for share in RADII]
+    rules: list[RejectionRule] = [AcceptAll()]
+    if thresholds is None:
+        rules += _calibrated(model.with_rule(Confidence()), x, y, notes)
+    else:
+        rules += [Confidence(threshold=threshold) for threshold in thresholds]
+    for count in steps:
+        start = Consistency(radius=eps, steps=count, norm=norm)
+        found = list(_calibrated(model.with_rule(start), x, y, notes))
+        rules += found if radii is None else []  # their notes are for the reader in any case
+        wanted = shares if radii is None else radii
+        rules += [Consistency(radius=radius, steps=count, norm=norm) for radius in wanted]
+    rules += [*_verified(model, x[:1], radii or shares, notes), model.rule]
+    usual = model.rule.extra_outputs
+    rules = [rule for rule in rules if rule.extra_outputs == usual]
+    return list(dict.fromkeys(rules)), list(dict.fromkeys(notes))
+
+
+def _calibrated(
+    model: SelectiveClassifier, x: Tensor, y: Tensor, notes: list[str]
+) -> Iterator[RejectionRule]:
+    """A rule set to each rate, the data's range being its only limit."""
+    records = [calibrate(model, x, y, rate).record for rate in RATES]
+    notes += [record.note for record in records if "is below half a" in record.note]
+    searched = isinstance(model.rule.calibrated_by, BySearch)
+    made = [record for record in records if record.num_rejected or searched]
+    if not made:
+        notes.append(f"{model.rule.name} is left out: {records[-1].note}")
+    yield from (record.after for record in made)
+
+
+def _verified(
+    model: SelectiveClassifier, x: Tensor, radii: Sequence[float], notes: list[str]
+) -> Iterator[RejectionRule]:
+    """Verified consistency, where the network can be bounded."""
+    for radius in radii:
+        try:
+            rule = make_rule("verified", {"radius": radius})
+            model.with_rule(rule)(x)
+        except Exception as error:  # whatever a network that cannot be bounded ends in
+            notes.append(f"verified is left out: {' '.join(str(error).split())}")
+            return
+        yield rule
+
+
+def rejected_share(model: SelectiveClassifier, x: Tensor) -> float:
+    """Share of images `(N, ...)` that a model rejects."""
+    return sum(int((~model(batch).accepted).sum()) for batch in x.split(256)) / len(x)
+
+
+def latency(model: SelectiveClassifier, x: Tensor) -> float:
+    """Seconds that a prediction of one image takes: the quickest of several after a first one.
+
+    Other work on the machine lengthens that one least.
+    """
+    times = [timed(lambda: model(x[:1]), x.device)[1].wall for _ in range(_ROUNDS + 1)]
+    return min(times[1:])

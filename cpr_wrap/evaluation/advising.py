@@ -20,13 +20,23 @@ from torch.utils.data import DataLoader, Dataset
 from cpr_wrap._checks import check_images, check_labels, check_number, check_positive
 from cpr_wrap.attacks.ensemble import Budget, Listed
 from cpr_wrap.data.images import gather
-from cpr_wrap.evaluation.advice import ADVISED, BEATEN, LEFT_OUT, TIED, Advice, Candidate
-from cpr_wrap.evaluation.candidates import default_candidates, latency, rejected_share
+from cpr_wrap.evaluation.advice import (
+    ADVISED,
+    LEFT_OUT,
+    STATUSES,
+    TIED,
+    Advice,
+    Candidate,
+    default_candidates,
+    latency,
+    rejected_share,
+)
 from cpr_wrap.evaluation.curve import check_threat, find_budget, robustness_curve
 from cpr_wrap.evaluation.preflight import preflight
+from cpr_wrap.evaluation.supplied import useful_points
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.metrics import RobustnessCurve
-from cpr_wrap.metrics.comparison import Difference, paired_loss
+from cpr_wrap.metrics.comparison import paired_loss
 from cpr_wrap.metrics.losses import LossLike, RejectionLoss, as_loss, check_loss
 from cpr_wrap.rule import RejectionRule
 from cpr_wrap.rules import AcceptAll
@@ -96,22 +106,25 @@ def advise(
     eps, loss = check_number(eps, "eps"), as_loss(cost)
     check_loss(loss, eps)
     _check_limits(max_latency, max_clean_rejection)
-    start = (
-        model if isinstance(model, SelectiveClassifier) else SelectiveClassifier(model, AcceptAll())
-    )
+    if not isinstance(model, SelectiveClassifier):
+        model = SelectiveClassifier(model, AcceptAll())
     full, first = find_budget(budget), find_budget(screening)
-    around = threat(norm or start.rule.norm or "Linf").name
-    choosing, others = _halves(start, x, y, validation)
-    check_threat(threat(around), eps, choosing[0][:1])
-    preflight(start, choosing[0])
+    around = threat(norm or model.rule.norm or "Linf").name
+    choosing, others = _halves(model, x, y, validation)
+    seen = choosing[0]
+    check_threat(threat(around), eps, seen[:1])
+    preflight(model, seen)
     notes: list[str] = []
     if candidates is None:
-        candidates, notes = default_candidates(start, *choosing, eps, around, **settings)
+        candidates, notes = default_candidates(model, *choosing, eps, around, **settings)
     elif settings:
         raise TypeError(f"candidates: expected without {', '.join(settings)}, which make others")
     if not candidates:
         raise ValueError("candidates: expected at least one rule, got none")
-    field_ = [_measured(start.with_rule(rule), choosing[0]) for rule in candidates]
+    field_ = [
+        Candidate(model=m, clean_rejection=rejected_share(m, seen), latency=latency(m, seen))
+        for m in map(model.with_rule, candidates)
+    ]
     allowed = [c for c in field_ if _within(c, max_latency, max_clean_rejection)]
     if not allowed:
         raise ValueError(
@@ -121,26 +134,19 @@ def advise(
         )
     run: dict[str, Any] = {"seed": seed, "norm": around, "store": store}
     run |= {"batch_size": batch_size, "block_size": block_size}
-    search = _Search(allowed, choosing, eps, loss, full, first, run, progress or _silent)
+    search = _Search(allowed, choosing, eps, loss, full, first, run, progress or (lambda _: None))
     search.choose()
     search.report(others)
-    ranked = sorted(field_, key=lambda c: (_PLACE[c.status], search.bound(c), c.passes))
+    ranked = sorted(field_, key=lambda c: (STATUSES.index(c.status), search.bound(c), c.passes))
     return Advice(
         candidates=tuple(ranked),
         cost=loss,
         eps=eps,
         norm=around,
         budget=full.name,
-        images=(len(choosing[0]), len(others[0])),
+        images=(len(seen), len(others[0])),
         notes=tuple(notes),
     )
-
-
-_PLACE = {ADVISED: 0, TIED: 1, BEATEN: 2, LEFT_OUT: 3}
-
-
-def _silent(text: str) -> None:
-    del text
 
 
 def _halves(
@@ -162,12 +168,6 @@ def _halves(
     device = network_device(model.base, x.device)
     others, choosing = [(images.to(device), labels.to(device)) for images, labels in pairs]
     return choosing, others
-
-
-def _measured(model: SelectiveClassifier, x: Tensor) -> Candidate:
-    return Candidate(
-        model=model, clean_rejection=rejected_share(model, x), latency=latency(model, x)
-    )
 
 
 def _check_limits(latency: float | None, rejection: float | None) -> None:
@@ -213,11 +213,12 @@ class _Search:
     def running(self) -> list[Candidate]:
         """Those whose bound is no more than chance above the leader's loss."""
         leader = min(self.candidates, key=lambda c: (self.bound(c), c.passes))
-        return [
-            each
-            for each in self.candidates
-            if each is leader or _apart(each, leader, self.cost).sign <= 0
-        ]
+        return [c for c in self.candidates if c is leader or not self._beaten(c, leader)]
+
+    def _beaten(self, candidate: Candidate, leader: Candidate) -> bool:
+        apart = paired_loss(_known(candidate), _known(leader), self.cost)
+        assert apart is not None, "all candidates see the same images"
+        return apart.sign > 0
 
     def choose(self) -> None:
         """Screen all candidates, then give the full budget to those that can still win."""
@@ -249,8 +250,7 @@ class _Search:
         found: list[RobustnessCurve] = []
         for each in shown:
             self.tell(f"on the other images: {each.rule.describe()}")
-            curve = self._attack(each.model, others, self.budget, None, found)
-            found.append(curve)
+            found.append(self._attack(each.model, others, self.budget, None, found))
         for each, curve in zip(shown, found, strict=True):
             rivals = [c for c in found if c is not curve]
             judged = self._attack(each.model, others, _ONLY_POINTS, curve, rivals)
@@ -260,7 +260,7 @@ class _Search:
         """Let a candidate judge points that were found for others."""
         known = _known(candidate)
         rivals = [curve for curve in curves if curve is not known]
-        if sum(len(_useful(known, curve)[0]) for curve in rivals):
+        if any(len(useful_points(curve, known)[0]) for curve in rivals):
             found = self._attack(candidate.model, self.images, _ONLY_POINTS, known, rivals)
             candidate.curve = _continued(known, found)
 
@@ -273,9 +273,9 @@ class _Search:
         curves: Sequence[RobustnessCurve] = (),
     ) -> RobustnessCurve:
         """Attack a model, its own and others' points judged first."""
-        parts = [_useful(known, curve) for curve in curves]
+        parts = [useful_points(curve, known) for curve in curves]
         if known is not None:
-            parts.append(_useful(None, known))
+            parts.append(useful_points(known))
         columns = [torch.cat(column) for column in zip(*parts, strict=True)]
         given = (columns[0], columns[1]) if columns and len(columns[0]) else None
         return robustness_curve(model, *images, self.eps, budget=budget, points=given, **self.run)
@@ -286,31 +286,7 @@ def _known(candidate: Candidate) -> RobustnessCurve:
     return candidate.curve
 
 
-def _apart(first: Candidate, second: Candidate, cost: RejectionLoss) -> Difference:
-    found = paired_loss(_known(first), _known(second), cost)
-    assert found is not None, "all candidates see the same images"
-    return found
-
-
 def _continued(before: RobustnessCurve, after: RobustnessCurve) -> RobustnessCurve:
     """The later curve, with the costs of both and the settings of the one that searched."""
     searched = before if after.settings and after.settings.budget == "points" else after
     return replace(after, passes=(*before.passes, *after.passes), settings=searched.settings)
-
-
-def _useful(known: RobustnessCurve | None, other: RobustnessCurve) -> Images:
-    """Points of another curve that may raise a known one's losses, with their image numbers.
-
-    An image that has an accepted mistake costs 1 already, and of rejected points only closer ones
-    cost more.
-    """
-    theirs, points = other.records, other.points
-    assert points is not None
-    outer = theirs.outer_broken & (theirs.outer_distance > 0)
-    rejected = theirs.rejected_radius.isfinite() & (theirs.rejected_radius > 0)
-    if known is not None:
-        ours = known.records
-        outer = outer & ~ours.outer_broken
-        rejected = rejected & ~ours.outer_broken & (theirs.rejected_radius < ours.rejected_radius)
-    index = torch.cat([theirs.index[outer], theirs.index[rejected]])
-    return index, torch.cat([points.outer[outer], points.rejected[rejected]])

@@ -1,11 +1,11 @@
-"""Makes records and evidence of finished blocks."""
+"""Makes of finished blocks what a result holds: records, evidence, ablation, coverage."""
 
 from __future__ import annotations
 
-import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,25 +13,32 @@ from torch import Tensor
 import cpr_wrap
 from cpr_wrap import noise
 from cpr_wrap._files import digest
-from cpr_wrap.attacks.adaptive import Attack
+from cpr_wrap.attacks.adaptive import Attack, Halving, Stage, goal_of
+from cpr_wrap.attacks.given import GivenPoints
 from cpr_wrap.engine import ranks
 from cpr_wrap.engine.block import Block, Found
-from cpr_wrap.engine.evaluate import Work, stage_text
+from cpr_wrap.engine.evaluate import Work, evaluate_block, stage_text
 from cpr_wrap.engine.images import Images
+from cpr_wrap.engine.memory import is_out_of_memory
 from cpr_wrap.engine.stages import REVISION
-from cpr_wrap.engine.store import Unit
+from cpr_wrap.engine.store import Store, Unit
 from cpr_wrap.metrics import (
+    AblationRow,
+    Coverage,
     Effort,
-    Origin,
     Origins,
     Points,
     Provenance,
     Records,
+    RiskCoverage,
+    RobustnessCurve,
     RuleFacts,
     Settings,
+    risk_coverage,
 )
 from cpr_wrap.objective import Goal
 from cpr_wrap.rule import RejectionRule, rule_settings
+from cpr_wrap.selective import SelectiveClassifier, network_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,21 +56,18 @@ class Finished:
 
 def finish(block: Block, units: list[Unit]) -> Finished:
     """Keep of a block what its results are made of."""
+    boundary = block.found[Goal.MISTAKE].to("cpu")
+    # Only its distances are reported; its points would be a third of the memory.
+    boundary.point = boundary.point[:0].clone()
     return Finished(
         images=Images(x=block.x.cpu(), y=block.y.cpu(), index=block.index.cpu()),
         outer=block.found[Goal.ACCEPTED_MISTAKE].to("cpu"),
         rejected=block.found[Goal.REJECTED].to("cpu"),
-        boundary=_without_points(block.found[Goal.MISTAKE].to("cpu")),
+        boundary=boundary,
         clean_labels=block.clean_labels.cpu(),
         base_labels=block.base_labels.cpu(),
         units=[replace(unit, tensors=_counts(unit)) for unit in units],
     )
-
-
-def _without_points(found: Found) -> Found:
-    """Of the boundary only distances are reported; its points would be a third of the memory."""
-    found.point = found.point[:0].clone()
-    return found
 
 
 def _counts(unit: Unit) -> dict[str, Tensor]:
@@ -86,8 +90,9 @@ def records_of(done: list[Finished], work: Work) -> Records:
     rejected = column(lambda b: b.rejected.distance).double()
     # An accepted mistake is a mistake of the network, and of a rejected point the boundary may be
     # known to be near: both bound the distance to the boundary.
-    boundary = column(lambda b: b.boundary.distance).double()
-    boundary = boundary.minimum(outer).minimum(rejected + _nearness(work))
+    rule, boundary = work.model.rule, column(lambda b: b.boundary.distance).double().minimum(outer)
+    if rule.rejects_near_boundary and rule.norm == work.norm:
+        boundary = boundary.minimum(rejected + rule.reach)
     return Records(
         index=column(lambda b: b.images.index),
         label=column(lambda b: b.images.y),
@@ -118,13 +123,6 @@ def effort_of(done: list[Finished], work: Work) -> Effort | None:
     return Effort(images=images, broken=sum(new), passes=spent / max(1, images))
 
 
-def _nearness(work: Work) -> float:
-    """How far from a rejected input the boundary of the network can be."""
-    rule = work.model.rule
-    told = rule.rejects_near_boundary and rule.norm == work.norm
-    return rule.reach if told else math.inf
-
-
 def points_of(done: list[Finished]) -> Points:
     """Images and points of all blocks in one tensor each."""
     return Points(
@@ -144,18 +142,12 @@ def _joined(found: list[Found]) -> Tensor:
 
 def origins_of(done: list[Finished]) -> tuple[Origins, ...]:
     """How every image's points were found."""
-
-    def entry(found: Found, row: int) -> Origin | None:
-        return found.origin[row]
-
     return tuple(
-        Origins(
-            outer=entry(block.outer, row),
-            rejected=entry(block.rejected, row),
-            boundary=entry(block.boundary, row),
-        )
+        Origins(outer=outer, rejected=rejected, boundary=boundary)
         for block in done
-        for row in range(len(block.images.y))
+        for outer, rejected, boundary in zip(
+            block.outer.origin, block.rejected.origin, block.boundary.origin, strict=True
+        )
     )
 
 
@@ -189,9 +181,7 @@ def settings_of(work: Work, budget: str, block_size: int, device: torch.device) 
         block_size=block_size,
         device=device.type,
         threads=torch.get_num_threads(),
-        dtype=work.precision.dtype,
-        compile=work.precision.compile,
-        channels_last=work.precision.channels_last,
+        **vars(work.precision),
         stages=tuple(stage_text(stage) for stage in work.stages),
         donors="" if work.donors is None else work.donors.text,
     )
@@ -200,6 +190,7 @@ def settings_of(work: Work, budget: str, block_size: int, device: torch.device) 
 def provenance_of(done: list[Finished], weights: str, notes: tuple[str, ...] = ()) -> Provenance:
     """Where a result comes from."""
     units = [unit for block in done for unit in block.units]
+    seen = [(block.images.x, block.images.y, block.images.index) for block in done]
     return Provenance(
         versions={
             "cpr_wrap": cpr_wrap.__version__,
@@ -208,22 +199,132 @@ def provenance_of(done: list[Finished], weights: str, notes: tuple[str, ...] = (
         },
         engine=REVISION,
         weights=weights,
-        data=data_digest([block.images for block in done]),
+        data=images_digest(*map(torch.cat, zip(*seen, strict=True))),
         ranks=ranks.world_size(),
         seconds=sum(unit.seconds for unit in units),
         notes=(*notes, *sorted({unit.note for unit in units if unit.note})),
     )
 
 
-def data_digest(blocks: list[Images]) -> str:
-    """A digest of images, labels and numbers, whatever blocks they came in."""
-    return images_digest(
-        torch.cat([b.x for b in blocks]),
-        torch.cat([b.y for b in blocks]),
-        torch.cat([b.index for b in blocks]),
-    )
-
-
 def images_digest(x: Tensor, y: Tensor, index: Tensor) -> str:
     """A digest of images `(N, ...)`, labels `(N,)` and numbers `(N,)`."""
     return digest(x.float(), y.long(), index.long())
+
+
+def ablation_table(
+    work: Work,
+    images: Sequence[Images],
+    outer: Sequence[Found],
+    store: Store | None,
+    device: torch.device,
+) -> tuple[AblationRow, ...]:
+    """Run each attack of a plan by itself on all blocks; every rank takes its share of them.
+
+    An outer attack is measured by the robustness at alpha = 0 that it leaves; an inner one by the
+    robustness at alpha = 1, given the accepted mistakes `outer` of the whole ensemble.
+    """
+    groups: dict[tuple[Goal, str], list[Stage]] = {}
+    for stage in work.stages:
+        if isinstance(stage, Halving | GivenPoints) or goal_of(stage) is Goal.MISTAKE:
+            continue
+        # Stages of one objective are one attack, whatever their settings.
+        name = stage.objective.name if isinstance(stage, Attack) else stage.name
+        groups.setdefault((goal_of(stage), name), []).append(stage)
+    pairs = [(key, number) for key in groups for number in range(len(images))]
+    mine: dict[int, _Tally] = {}
+    for turn in ranks.turns(len(pairs)):
+        (goal, name), number = pairs[turn]
+        plan = f"alone-{goal.name}-" + "".join(c if c.isalnum() else "-" for c in name)
+        alone = replace(work, stages=tuple(groups[goal, name]), plan=plan)
+        given = None if goal is Goal.ACCEPTED_MISTAKE else outer[number].to(device)
+        with ranks.explain_failure(number):
+            done = evaluate_block(alone, images[number].to(device), store, given=given)
+        mine[turn] = _tally(*done, goal, work.eps)
+    everyone = ranks.gather(mine)
+    rows: dict[tuple[Goal, str], list[_Tally]] = {}
+    for turn, (key, _) in enumerate(pairs):
+        rows.setdefault(key, []).append(everyone[turn])
+    return tuple(_row(goal, name, tallies) for (goal, name), tallies in rows.items())
+
+
+class _Tally(NamedTuple):
+    """What one attack did to one block."""
+
+    errors: list[int]
+    found: int
+    images: int
+    passes: int
+
+
+def _tally(block: Block, units: Sequence[Unit], goal: Goal, eps: float) -> _Tally:
+    limit = eps if goal is Goal.REJECTED else 0.0
+    rejected, found = block.found[Goal.REJECTED], block.found[goal]
+    lost = block.found[Goal.ACCEPTED_MISTAKE].known | (rejected.distance <= limit)
+    return _Tally(
+        errors=block.index[lost].tolist(),
+        found=int((found.known & (found.distance > 0)).sum()),
+        images=len(block),
+        passes=sum(unit.passes.total for unit in units),
+    )
+
+
+def _row(goal: Goal, name: str, blocks: Sequence[_Tally]) -> AblationRow:
+    count = sum(block.images for block in blocks)
+    lost = tuple(number for block in blocks for number in block.errors)
+    return AblationRow(
+        attack=name,
+        goal=goal.value,
+        alpha=1.0 if goal is Goal.REJECTED else 0.0,
+        robustness=1 - len(lost) / count,
+        lost=lost,
+        found=sum(block.found for block in blocks),
+        passes_per_image=sum(block.passes for block in blocks) / count,
+    )
+
+
+def risk_coverages(
+    model: SelectiveClassifier, curve: RobustnessCurve, *, batch_size: int = 256
+) -> dict[str, RiskCoverage]:
+    """Selective risk as a function of coverage, on clean images and under attack.
+
+    Args:
+        model: The selective classifier.
+        curve: Its curve, with points.
+        batch_size: Images per batch.
+
+    Returns:
+        Two curves: `clean` for the images themselves; `attacked` with every image replaced by the
+        accepted mistake that was found for it, if any.
+    """
+    if curve.points is None:
+        raise ValueError("expected a curve with its points, got one without")
+    answers = {}
+    for name, x in (("clean", curve.points.clean), ("attacked", curve.points.outer)):
+        score, predicted = _ask(model, x, batch_size)
+        answers[name] = risk_coverage(score, predicted == curve.records.label)
+    return answers
+
+
+def _ask(model: SelectiveClassifier, x: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
+    """Scores and predictions `(N,)`, on the CPU."""
+    device = network_device(model.base, x.device)
+    try:
+        parts = [model.judge(part.to(device)) for part in x.split(batch_size)]
+    except (RuntimeError, MemoryError) as error:
+        if batch_size == 1 or not is_out_of_memory(error):
+            raise
+        return _ask(model, x, batch_size // 2)
+    score = torch.cat([part.score for part in parts]).cpu()
+    return score, torch.cat([part.predicted for part in parts]).cpu()
+
+
+def coverage_of(model: SelectiveClassifier, curve: RobustnessCurve) -> Coverage | None:
+    """AURC and AUGRC for rules with a free score; None for the others."""
+    if model.rule.cost.total > 1 or not model.rule.can_reject:
+        return None
+    areas = {
+        f"{name}_{area}": getattr(found, area)
+        for name, found in risk_coverages(model, curve).items()
+        for area in ("aurc", "augrc")
+    }
+    return Coverage(**areas)

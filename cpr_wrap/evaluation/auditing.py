@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,11 +15,11 @@ from cpr_wrap.attacks.donors import Donors
 from cpr_wrap.attacks.ensemble import unused_restarts
 from cpr_wrap.attacks.pasting import PastedPatches
 from cpr_wrap.bounds import UnsupportedLayerError
-from cpr_wrap.diagnose import input_gradient_report
 from cpr_wrap.engine.block import Block, rank_targets
 from cpr_wrap.engine.stages import run_stage
-from cpr_wrap.evaluation.donating import known_donors
 from cpr_wrap.evaluation.planted import plant
+from cpr_wrap.evaluation.preflight import gradient_report, num_classes
+from cpr_wrap.evaluation.supplied import known_donors
 from cpr_wrap.evaluation.verify import verify_curve
 from cpr_wrap.geometry import threat
 from cpr_wrap.meter import count_passes
@@ -67,67 +67,49 @@ def audit(
     """
     if curve.points is None:
         raise ValueError("expected a curve with its points, got one without")
-    device = network_device(model.base)
-    x, y = curve.points.clean.to(device), curve.records.label.to(device)
-    everyone = _Few(model, x, y, torch.arange(len(x)), curve.eps, curve, seed)
-    first = everyone.take(everyone.rows[:num])
-    left = everyone.take((~curve.records.outer_broken).nonzero().flatten())
-    fresh = _fresh_donors(model, x, y)
-    return (
-        _recorded_points_hold(model, curve),
-        _nothing_new(left.first(num), _RESTARTS, unused_restarts(model.rule), fresh),
-        _nothing_new(left.first(num), _PATCHES, [PastedPatches(fresh)], fresh),
-        _black_box(left.first(black_box_num)),
-        _larger_eps(first),
-        _smaller_radii(first, fresh),
-        _everything_breaks(first, fresh),
-        _gradients(model, first.x, curve),
-        _planted(first),
-        _still_to_find(everyone.take(_spread_out(len(x), 2 * num)), fresh),
-    )
+    everyone = _Few(model, curve, torch.arange(len(curve.records)), seed)
+    first, fresh = everyone.first(num), _fresh_donors(everyone)
+    left = everyone.take(~curve.records.outer_broken)
+    spread = everyone.take(slice(None, None, max(1, len(everyone.rows) // (2 * num))))
+    everything = f"at eps = {first.whole:g} the outer attack breaks everything"
+    outcomes = {
+        "every recorded adversarial input is confirmed": _recorded_points_hold(model, curve),
+        _RESTARTS: _nothing_new(left.first(num), unused_restarts(model.rule), fresh),
+        _PATCHES: _nothing_new(left.first(num), [PastedPatches(fresh)], fresh),
+        "a black-box attack breaks nothing more": _black_box(left.first(black_box_num)),
+        "a larger eps (by a quarter) gives no fewer errors": _larger_eps(first),
+        _INNER: _smaller_radii(first, fresh),
+        everything: _everything_breaks(first, fresh),
+        "gradients exist, or were smoothed": _gradients(first),
+        "planted adversarial inputs are found": _planted(first),
+        "how much is left to find": _still_to_find(spread.first(2 * num), fresh),
+    }
+    return tuple(Check(name=name, passed=out[0], detail=out[1]) for name, out in outcomes.items())
 
 
 _RESTARTS = "restarts with other donors, starts and smoothing than the run's break nothing more"
 _PATCHES = "a search without gradients, by pasting other images, breaks nothing more"
+_INNER = "longer inner attacks with smoothed gradients find hardly closer rejected inputs"
 
-
-def _fresh_donors(model: SelectiveClassifier, x: Tensor, y: Tensor) -> Donors:
-    """Donors that no evaluation uses by default, or else the evaluated images themselves."""
-    known = known_donors(model, x.shape[1:], int(_classes(model, x)), unused=True)
-    return known or Donors(x.detach().cpu().float(), y.cpu(), "evaluated images")
-
-
-def _classes(model: SelectiveClassifier, x: Tensor) -> int:
-    with torch.no_grad():
-        return model.logits(x[:1]).shape[1]
-
-
-def _spread_out(count: int, wanted: int) -> Tensor:
-    """About this many rows, evenly spread."""
-    return torch.arange(0, count, max(1, count // wanted))[:wanted]
+_Outcome = tuple[bool | None, str]
+"""Whether a check holds, None where it could not be made, and what was measured."""
+_ALL_BROKEN: _Outcome = (None, "every image was already broken")
 
 
 @dataclass(frozen=True)
 class _Few:
-    """Some images of a curve to try things on.
-
-    Attributes:
-        model: The selective classifier.
-        x: The images `(M, ...)`.
-        y: Their classes `(M,)`.
-        rows: Which rows of the curve they are `(M,)`, on the CPU.
-        eps: The budget.
-        curve: The curve.
-        seed: Of random starts.
-    """
+    """Some images of a curve to try things on, by their rows `(M,)` in it, on the CPU."""
 
     model: SelectiveClassifier
-    x: Tensor
-    y: Tensor
-    rows: Tensor
-    eps: float
     curve: RobustnessCurve
+    rows: Tensor
     seed: int
+
+    @cached_property
+    def x(self) -> Tensor:
+        """The images `(M, ...)`, on the model's device."""
+        assert self.curve.points is not None
+        return self.curve.points.clean[self.rows].to(network_device(self.model.base))
 
     @property
     def norm(self) -> str:
@@ -135,19 +117,16 @@ class _Few:
 
     @property
     def whole(self) -> float:
-        """The radius of a ball that holds every image, whatever its centre."""
+        """The radius of a ball that holds every image, whatever its center."""
         return threat(self.norm).everything(self.x)
 
     def first(self, count: int) -> _Few:
         """The first of the images."""
-        return self.take(self.rows[:count])
+        return self.take(slice(count))
 
-    def take(self, rows: Tensor) -> _Few:
-        """Some of the images, by their rows in the curve."""
-        place = {row: here for here, row in enumerate(self.rows.tolist())}
-        here = torch.tensor([place[row] for row in rows.tolist()], dtype=torch.int64)
-        here = here.to(self.x.device)
-        return replace(self, x=self.x[here], y=self.y[here], rows=rows)
+    def take(self, places: slice | Tensor) -> _Few:
+        """Some of the images, by their places among these."""
+        return replace(self, rows=self.rows[places])
 
     def known(self, field: str) -> Tensor:
         """What the curve's records say of the images `(M,)`."""
@@ -155,13 +134,13 @@ class _Few:
         return values.to(self.x.device)
 
     def block(self, eps: float | None = None, donors: Donors | None = None) -> Block:
-        index = self.curve.records.index[self.rows].to(self.x.device)
+        """The images, judged, in a ball of their own or of the curve's radius."""
         block = Block(
             self.model,
             self.x,
-            self.y,
-            index,
-            eps=eps or self.eps,
+            self.known("label"),
+            self.known("index"),
+            eps=eps or self.curve.eps,
             norm=self.norm,
             batch_size=128,
             donors=None if donors is None else donors.to(self.x),
@@ -171,57 +150,74 @@ class _Few:
         return block
 
 
+def _fresh_donors(few: _Few) -> Donors:
+    """Donors that no evaluation uses by default, or else the evaluated images themselves."""
+    classes = num_classes(few.model, few.x)
+    known = known_donors(few.model, few.x.shape[1:], classes, unused=True)
+    return known or Donors(
+        few.x.cpu().float(), few.curve.records.label[few.rows], "evaluated images"
+    )
+
+
 def _broken(block: Block) -> Tensor:
     return block.found[Goal.ACCEPTED_MISTAKE].known
 
 
-def _recorded_points_hold(model: SelectiveClassifier, curve: RobustnessCurve) -> Check:
-    name = "every recorded adversarial input is confirmed"
+def _recorded_points_hold(model: SelectiveClassifier, curve: RobustnessCurve) -> _Outcome:
     answer = verify_curve(model, curve)
     detail = f"{answer.checked} points judged again from scratch"
     if answer.problems:
         detail += f"; {len(answer.problems)} do not hold, first: {answer.problems[0]}"
-    return Check(name=name, passed=answer.holds, detail=detail)
+    return answer.holds, detail
 
 
-def _nothing_new(left: _Few, name: str, stages: Iterable[Stage], donors: Donors) -> Check:
+def _nothing_new(left: _Few, stages: Iterable[Stage], donors: Donors) -> _Outcome:
     """Search by means of the audit's own for mistakes on images that the run left."""
-    if not len(left.x):
-        return Check(name=name, passed=None, detail="every image was already broken")
-    block = left.block(donors=donors)
+    if not len(left.rows):
+        return _ALL_BROKEN
+    return _searched(left.block(donors=donors), stages, left.seed + _OTHER_SEED)
+
+
+def _black_box(left: _Few) -> _Outcome:
+    """Square on images that the ensemble did not break."""
+    if not len(left.rows):
+        return _ALL_BROKEN
+    square, block = AdaptiveAutoAttack(components=("square",), n_queries=_QUERIES), left.block()
+    plan = square.plan(len(block.order[0]) + 1, tuple(left.x.shape[1:]), left.norm)
+    if not plan.components:
+        return None, "; ".join(plan.notes)
+    return _searched(block, [square], left.seed)
+
+
+def _searched(block: Block, stages: Iterable[Stage], seed: int) -> _Outcome:
     with count_passes() as passes:
         for stage in stages:
-            run_stage(block, stage, left.seed + _OTHER_SEED)
-    return _judged(name, int(_broken(block).sum()), len(left.x), passes.total)
-
-
-def _judged(name: str, new: int, images: int, passes: int) -> Check:
-    detail = f"breaks {new} of {images} images that were left, {passes / images:,.0f} passes each"
+            run_stage(block, stage, seed)
+    new, images = int(_broken(block).sum()), len(block)
+    each = passes.total / images
+    detail = f"breaks {new} of {images} images that were left, {each:,.0f} passes each"
     if new > _TOLERATED * images:
         detail += "; the search was too short, use a larger budget"
-    return Check(name=name, passed=new <= _TOLERATED * images, detail=detail)
+    return new <= _TOLERATED * images, detail
 
 
-def _larger_eps(few: _Few) -> Check:
+def _larger_eps(few: _Few) -> _Outcome:
     """Points found at eps are mistakes at a larger eps, too."""
-    name = "a larger eps (by a quarter) gives no fewer errors"
     known = few.known("outer_broken")
-    block = few.block(min(few.whole, 1.25 * few.eps))
+    block = few.block(min(few.whole, 1.25 * few.curve.eps))
     _carry(block, few, known, Goal.ACCEPTED_MISTAKE)
     lost = int((known & ~_broken(block)).sum())
-    detail = f"{int(known.sum()) - lost} of {int(known.sum())} known mistakes hold"
-    return Check(name=name, passed=lost == 0, detail=detail)
+    return lost == 0, f"{int(known.sum()) - lost} of {int(known.sum())} known mistakes hold"
 
 
-def _smaller_radii(few: _Few, donors: Donors | None = None) -> Check:
+def _smaller_radii(few: _Few, donors: Donors | None = None) -> _Outcome:
     """More effort of the inner attacks must not bring rejections much closer to the images."""
-    name = "longer inner attacks with smoothed gradients find hardly closer rejected inputs"
     rule = few.model.rule
     before = few.known("rejected_radius").to(few.x)
     # Where a mistake was accepted, nobody looked further for rejections.
     rows = before.isfinite() & (before > 0) & ~few.known("outer_broken")
     if not rule.can_reject or not bool(rows.any()):
-        return Check(name=name, passed=None, detail="no rejected inputs to start from")
+        return None, "no rejected inputs to start from"
     block = few.block(donors=donors)
     _carry(block, few, rows, Goal.REJECTED)
     for objective in rule.inner:
@@ -241,13 +237,10 @@ def _smaller_radii(few: _Few, donors: Donors | None = None) -> Check:
         run_stage(block, stage, few.seed + _OTHER_SEED)
     after = block.found[Goal.REJECTED].distance[rows]
     if not bool(after.isfinite().all()):
-        return Check(name=name, passed=False, detail="a recorded input is no longer rejected")
+        return False, "a recorded input is no longer rejected"
     closer = float((1 - after / before[rows]).double().mean())
-    return Check(
-        name=name,
-        passed=closer <= _SHRUNK,
-        detail=f"closer by {max(0.0, closer):.1%} on average over {int(rows.sum())} images",
-    )
+    detail = f"closer by {max(0.0, closer):.1%} on average over {int(rows.sum())} images"
+    return closer <= _SHRUNK, detail
 
 
 def _carry(block: Block, few: _Few, known: Tensor, goal: Goal) -> None:
@@ -260,28 +253,26 @@ def _carry(block: Block, few: _Few, known: Tensor, goal: Goal) -> None:
         block.consider(rows, carried, goal, block.eps, Origin(attack="carried over"))
 
 
-def _everything_breaks(few: _Few, donors: Donors | None = None) -> Check:
+def _everything_breaks(few: _Few, donors: Donors | None = None) -> _Outcome:
     block = few.block(few.whole, donors)
     for stage in unused_restarts(few.model.rule):
         run_stage(block, stage, few.seed)
     share = float(_broken(block).double().mean())
-    return Check(
-        name=f"at eps = {few.whole:g} the outer attack breaks everything",
-        passed=share == 1.0,
-        detail=f"{share:.0%} of {len(few.x)} images",
-    )
+    return share == 1.0, f"{share:.0%} of {len(few.x)} images"
 
 
-def _gradients(model: SelectiveClassifier, x: Tensor, curve: RobustnessCurve) -> Check:
+def _gradients(few: _Few) -> _Outcome:
     """Gradients that are not there must have been smoothed, or looked for by other means."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what it warns of is in the check
-        report = input_gradient_report(model, x)
-    stages = () if curve.settings is None else curve.settings.stages
+    report = gradient_report(few.model, few.x)
+    settings, provenance = few.curve.settings, few.curve.provenance
     # Only searches for mistakes on all images count: those are what the figure at alpha 0 rests on.
-    outer = [s for s in stages if Goal.ACCEPTED_MISTAKE.name in s and "sample=1.0" in s]
+    outer = [
+        stage
+        for stage in (settings.stages if settings else ())
+        if Goal.ACCEPTED_MISTAKE.name in stage and "sample=1.0" in stage
+    ]
     done = any("'smoothed'" in stage or "'alternating'" in stage for stage in outer)
-    notes = () if curve.provenance is None else curve.provenance.notes
+    notes = provenance.notes if provenance else ()
     done = done and not any("could not be smoothed" in note for note in notes)
     detail = (
         f"{report.zero:.1%} of pixels have a gradient of exactly zero, and {report.flat_images} of "
@@ -289,14 +280,10 @@ def _gradients(model: SelectiveClassifier, x: Tensor, curve: RobustnessCurve) ->
         + ("smoothed gradients" if done else "did not smooth gradients")
     )
     masked = report.zero >= _MASKED and not done
-    blind = _blind(model, x) if done else report.flat_images
+    blind = _blind(few.model, few.x) if done else report.flat_images
     if blind:
         detail += f"; {blind} images have none even then, and no gradient attack can work there"
-    return Check(
-        name="gradients exist, or were smoothed",
-        passed=blind == 0 and not masked,
-        detail=detail,
-    )
+    return blind == 0 and not masked, detail
 
 
 def _blind(model: SelectiveClassifier, x: Tensor) -> int:
@@ -309,38 +296,23 @@ def _blind(model: SelectiveClassifier, x: Tensor) -> int:
     return int((gradient == 0).flatten(1).all(dim=1).sum())
 
 
-def _black_box(left: _Few) -> Check:
-    """Square on images that the ensemble did not break."""
-    name = "a black-box attack breaks nothing more"
-    if not len(left.x):
-        return Check(name=name, passed=None, detail="every image was already broken")
-    square = AdaptiveAutoAttack(components=("square",), n_queries=_QUERIES)
-    block = left.block()
-    plan = square.plan(len(block.order[0]) + 1, tuple(left.x.shape[1:]), left.norm)
-    if not plan.components:
-        return Check(name=name, passed=None, detail="; ".join(plan.notes))
-    with count_passes() as passes:
-        run_stage(block, square, left.seed)
-    return _judged(name, int(_broken(block).sum()), len(left.x), passes.total)
-
-
-def _planted(few: _Few) -> Check:
-    name = "planted adversarial inputs are found"
+def _planted(few: _Few) -> _Outcome:
+    eps, labels = few.curve.eps, few.known("label")
     try:
-        found = plant(few.model, few.x, few.y, few.eps, norm=few.norm, seed=few.seed)
+        found = plant(few.model, few.x, labels, eps, norm=few.norm, seed=few.seed)
     except UnsupportedLayerError:  # a rule that bounds layers cannot bound the planted network
-        return Check(name=name, passed=None, detail="none could be planted for this rule")
+        return None, "none could be planted for this rule"
     if found.planted == 0:
-        return Check(name=name, passed=None, detail="none could be planted")
+        return None, "none could be planted"
     share = found.found / found.planted
     detail = f"{found.found} of {found.planted} planted ones ({share:.0%}), "
     detail += f"{found.by_chance} of them by random points too"
     if share >= _WANTED and found.by_chance > _BY_CHANCE * found.planted:
-        return Check(name=name, passed=None, detail=f"{detail}: too easy to be a test")
-    return Check(name=name, passed=share >= _WANTED, detail=detail)
+        return None, f"{detail}: too easy to be a test"
+    return share >= _WANTED, detail
 
 
-def _still_to_find(few: _Few, donors: Donors) -> Check:
+def _still_to_find(few: _Few, donors: Donors) -> _Outcome:
     """An estimate of what more rounds like the audit's would break; it judges nothing."""
     found = []
     for number in range(_ROUNDS):
@@ -350,8 +322,7 @@ def _still_to_find(few: _Few, donors: Donors) -> Check:
         found.append(_broken(block))
     seen = richness(torch.stack(found).cpu())
     low, high = seen.more
-    detail = (
+    return None, (
         f"{_ROUNDS} rounds break {seen.broken} of {seen.images} images; more of these attacks "
         f"would break about {low} to {high} more. A stronger attack may break more than that"
     )
-    return Check(name="how much is left to find", passed=None, detail=detail)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from cpr_wrap._checks import check_eval_mode, check_images, check_labels, check_
 from cpr_wrap.bounds import Proof
 from cpr_wrap.data.images import gather
 from cpr_wrap.engine import ranks
-from cpr_wrap.metrics.certificate import Certificate
+from cpr_wrap.evaluation.preflight import num_classes
+from cpr_wrap.metrics.certificate import COLUMNS, Certificate
+from cpr_wrap.rule import RejectionRule
 from cpr_wrap.selective import SelectiveClassifier, network_device, network_dtype
 
 _AT_ONCE = 16
@@ -71,27 +74,22 @@ def certify(
     if y is None:
         raise TypeError("y: expected labels for a tensor of images, got None")
     _check_model(model)
-    device, dtype = network_device(model.base, x.device), network_dtype(model.base)
-    x = x.to(device, dtype or x.dtype)
-    y = y.to(device)
-    with torch.no_grad():
-        num_classes = model.logits(x[:1]).shape[1]
-    check_labels(y, len(x), num_classes)
+    x = x.to(network_device(model.base, x.device), network_dtype(model.base) or x.dtype)
+    y = y.to(x.device)
+    classes = num_classes(model, x)
+    check_labels(y, len(x), classes)
     started = time.perf_counter()
-    starts = range(0, len(x), _AT_ONCE)
+    parts = list(zip(x.split(_AT_ONCE), y.split(_AT_ONCE), strict=True))
     mine: dict[int, Tensor] = {}
     with _shown(progress, len(x)) as tell:
-        for number in ranks.turns(len(starts)):
-            rows = slice(starts[number], starts[number] + _AT_ONCE)
-            mine[number] = _radii(model, x[rows], y[rows], eps, num_classes, crown)
-            tell(len(x[rows]))
+        for number in ranks.turns(len(parts)):
+            mine[number] = _radii(model, *parts[number], eps, classes, crown)
+            tell(sum(found.shape[1] for found in mine.values()))
     everyone = ranks.gather(mine)
     columns = torch.cat([everyone[number] for number in sorted(everyone)], dim=1)
     index = torch.arange(len(x)) if indices is None else torch.as_tensor(indices)
     return Certificate(
-        radius=columns[0],
-        mistake_radius=columns[1],
-        rejection_radius=columns[2],
+        **dict(zip(COLUMNS, columns, strict=True)),
         eps=eps,
         index=index.long().cpu(),
         rule=model.rule.describe(),
@@ -101,8 +99,6 @@ def certify(
 
 def _check_model(model: SelectiveClassifier) -> None:
     """Refuse what cannot have a certificate, before any work."""
-    from cpr_wrap.rule import RejectionRule
-
     if type(model.rule).certificate is RejectionRule.certificate:
         raise ValueError(
             f"no certificate: rule {model.rule.name!r} does not declare how its verdict follows "
@@ -117,14 +113,13 @@ def _radii(
 ) -> Tensor:
     """The three radii of some images `(3, M)`, float64 on the CPU."""
     answer = model(x)
-    right = (answer.predicted == y).cpu()
-    accepted = answer.accepted.cpu()
+    right, accepted = answer.predicted == y, answer.accepted.cpu()
     found = torch.full((3, len(x)), -math.inf, dtype=torch.float64)
-    rows = right.nonzero().squeeze(1)
+    rows = right.cpu().nonzero().squeeze(1)
     proof = Proof(
         model.base,
-        x[rows.to(x.device)],
-        y[rows.to(x.device)],
+        x[right],
+        y[right],
         eps,
         num_classes=num_classes,
         most=eps + model.rule.reach + _BEYOND,
@@ -140,32 +135,17 @@ def _radii(
     return found
 
 
-class _shown:
+@contextmanager
+def _shown(
+    wish: bool | Callable[[int, int], None] | None, count: int
+) -> Iterator[Callable[[int], None]]:
     """Tells how many images are done, to a function or as a bar on standard error."""
+    if wish is not True:
+        yield lambda done: wish(done, count) if wish else None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
 
-    def __init__(self, wish: bool | Callable[[int, int], None] | None, count: int) -> None:
-        self.count, self.done, self.bar = count, 0, None
-        self.wish = wish if callable(wish) else None
-        if wish is True:
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self.bar = Progress(console=Console(stderr=True), disable=ranks.rank() != 0)
-            self.task = self.bar.add_task("proving", total=count)
-
-    def __enter__(self) -> Callable[[int], None]:
-        if self.bar is not None:
-            self.bar.start()
-        return self.tell
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
-    def tell(self, more: int) -> None:
-        """Some more images are done."""
-        self.done += more
-        if self.bar is not None:
-            self.bar.update(self.task, advance=more)
-        if self.wish is not None:
-            self.wish(self.done, self.count)
+    with Progress(console=Console(stderr=True), disable=ranks.rank() != 0) as bar:
+        task = bar.add_task("proving", total=count)
+        yield lambda done: bar.update(task, completed=done)

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import cpr_wrap
 from cpr_wrap._address import find
-from cpr_wrap._checks import check_eval_mode, check_number, check_seed
+from cpr_wrap._checks import check_count, check_eval_mode, check_number, check_seed
 from cpr_wrap.attacks.adaptive import Stage, as_stage
 from cpr_wrap.attacks.ensemble import BUDGETS, Budget
 from cpr_wrap.attacks.given import GivenPoints
@@ -30,9 +29,10 @@ from cpr_wrap.engine.progress import Progress, Status, busy, guess, progress_fro
 from cpr_wrap.engine.rounds import Held, InRounds, run_rounds
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import Store, model_digest, probe, weights_digest
-from cpr_wrap.evaluation.ablation import ablation_table
 from cpr_wrap.evaluation.assemble import (
     Finished,
+    ablation_table,
+    coverage_of,
     effort_of,
     finish,
     origins_of,
@@ -42,12 +42,10 @@ from cpr_wrap.evaluation.assemble import (
     settings_of,
 )
 from cpr_wrap.evaluation.certifying import certify as prove
-from cpr_wrap.evaluation.coverage import coverage_of
-from cpr_wrap.evaluation.donating import DonorsLike, choose_donors
-from cpr_wrap.evaluation.points import PointsLike, given_points
-from cpr_wrap.evaluation.preflight import preflight
+from cpr_wrap.evaluation.preflight import num_classes, preflight
+from cpr_wrap.evaluation.supplied import DonorsLike, PointsLike, choose_donors, given_points
 from cpr_wrap.geometry import ThreatModel, threat
-from cpr_wrap.meter import Passes, count_passes
+from cpr_wrap.meter import count_passes
 from cpr_wrap.metrics import PAPER_ALPHAS, RobustnessCurve, StageCost
 from cpr_wrap.metrics.certificate import Certificate
 from cpr_wrap.metrics.curve import check_alphas
@@ -130,7 +128,9 @@ def robustness_curve(
         True
     """
     eps, alphas = check_number(eps, "eps"), check_alphas(alphas)
-    _check_kinds(store, progress, ablation, certify, compile, channels_last)
+    flags = {"ablation": ablation, "certify": certify}
+    flags |= {"compile": compile, "channels_last": channels_last}
+    _check_kinds(store, progress, flags, {"batch_size": batch_size, "block_size": block_size})
     around = threat(norm or model.rule.norm or "Linf")
     source = source_of(x, y, indices)
     place = _place(model, source)
@@ -146,15 +146,23 @@ def robustness_curve(
         eps=eps,
         norm=around.name,
         seed=check_seed(seed),
-        batch_size=_size(batch_size, "batch_size") or 0,
+        batch_size=int(batch_size or 0),
         precision=Precision(dtype=dtype, compile=compile, channels_last=channels_last),
     )
-    size = _size(block_size, "block_size") or _block_size(len(source))
+    size = int(block_size or _block_size(len(source)))
     with count_passes() as spent:
         notes = (*strangers, *preflight(model, sample.x))
-        num_classes = _num_classes(model, sample)
-        source = source.with_classes(num_classes)
-        work = replace(work, donors=choose_donors(donors, model, work.stages, source, num_classes))
+        classes = num_classes(model, sample.x)
+        source = source.with_classes(classes)
+        work = replace(work, donors=choose_donors(donors, model, work.stages, source, classes))
+    before = StageCost(
+        attack="preflight",
+        forwards=spent.forwards,
+        backwards=spent.backwards,
+        seconds=0.0,
+        found_outer=0,
+        found_rejected=0,
+    )
     proven = _certificate(work, source, place, progress) if certify else None
     # Rounds are no part of the stages, so that their settings must be part of the name.
     plan_name = repr(plan) if isinstance(plan, InRounds) else plan.name
@@ -173,7 +181,7 @@ def robustness_curve(
         alphas=alphas,
         points=points_of(done),
         origins=origins_of(done),
-        passes=(_preflight_cost(spent), *stage_costs([block.units for block in done])),
+        passes=(before, *stage_costs([block.units for block in done])),
         settings=settings_of(work, plan.name, size, place[0]),
         provenance=provenance_of(done, weights_digest(model), notes),
         ablation=table,
@@ -192,10 +200,11 @@ def _check_given(given: GivenPoints, source: ImageSource, sample: Images) -> tup
             f"{tuple(given.points.shape[1:])}"
         )
     strange = int((~torch.isin(given.index, source.index)).sum())
-    if len(given.index) and not strange:
-        return ()
     note = f"points: {strange} of {len(given.index)} belong to no image of this evaluation"
-    note = note if len(given.index) else "points: none are given"
+    if not len(given.index):
+        note = "points: none are given"
+    elif not strange:
+        return ()
     warnings.warn(note, stacklevel=3)
     return (note,)
 
@@ -203,25 +212,28 @@ def _check_given(given: GivenPoints, source: ImageSource, sample: Images) -> tup
 def find_budget(budget: str | Budget) -> Budget:
     """A plan of attacks: itself, of a registered name, or at an address `module:name`."""
     plan: Any = find(BUDGETS, budget) if isinstance(budget, str) else budget
-    plan = plan() if isinstance(plan, type) else plan
-    if not (hasattr(plan, "name") and callable(getattr(plan, "stages", None))):
+    found: Budget = plan() if isinstance(plan, type) else plan
+    if not (hasattr(found, "name") and callable(getattr(found, "stages", None))):
         raise TypeError(
-            f"budget: expected one with a name and stages(rule, eps), got {plan!r} for {budget!r}"
+            f"budget: expected one with a name and stages(rule, eps), got {found!r} for {budget!r}"
         )
-    found: Budget = plan
     return found
 
 
-def _check_kinds(store: object, progress: object, *flags: object) -> None:
+def _check_kinds(
+    store: object, progress: object, flags: dict[str, bool], sizes: dict[str, int | None]
+) -> None:
     """Refuse what is of another kind than these arguments, before any work."""
     if not (store is None or isinstance(store, str | Path)):
         raise TypeError(f"store: expected a folder, got {store!r:.60}")
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise TypeError(f"progress: expected True, False or a function, got {progress!r:.60}")
-    names = ("ablation", "certify", "compile", "channels_last")
-    for name, flag in zip(names, flags, strict=True):
+    for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise TypeError(f"{name}: expected True or False, got {flag!r:.60}")
+    for name, size in sizes.items():
+        if size is not None:
+            check_count(size, name)
 
 
 def _stages(extras: Iterable[Any]) -> list[Stage]:
@@ -246,8 +258,7 @@ def check_threat(around: ThreatModel, eps: float, x: Tensor) -> None:
     """Refuse a budget that means nothing for images in [0, 1], before any work."""
     whole = around.everything(x)
     if eps > whole:
-        grey = eps / 255
-        hint = f"; did you mean {eps:g}/255 = {grey:.4g}?" if grey <= whole else ""
+        hint = f"; did you mean {eps:g}/255 = {eps / 255:.4g}?" if eps / 255 <= whole else ""
         raise ValueError(
             f"eps: pixels are in [0, 1], and {around.name} {whole:g} already reaches every image, "
             f"got {eps:g}{hint}"
@@ -258,14 +269,6 @@ def check_threat(around: ThreatModel, eps: float, x: Tensor) -> None:
             f"eps: {eps:g} is too small for {x.dtype}, whose rounding takes {slack:.2g} off it; "
             "give the images in float64"
         )
-
-
-def _size(value: int | None, name: str) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
-    return int(value)
 
 
 def _block_size(count: int) -> int:
@@ -316,11 +319,7 @@ def _evaluate(
     store: Store | None,
     reporter: Progress,
 ) -> tuple[Work, list[Finished], str]:
-    """Evaluate this rank's blocks and gather everybody's, in the data set's order.
-
-    Returns:
-        What was done, the blocks, and why rounds ended, where the budget has any.
-    """
+    """Evaluate all ranks' blocks; what was done, the blocks in order, and why rounds ended."""
     blocks = list(split(len(source), block_size))
     mine: dict[int, Finished] = {}
     held: Held = {}
@@ -351,19 +350,3 @@ def _place(model: SelectiveClassifier, source: ImageSource) -> tuple[torch.devic
     if given is not None and device.type != "mps":
         wanted = torch.promote_types(wanted, given.dtype)
     return device, torch.promote_types(wanted, torch.float32)
-
-
-def _preflight_cost(spent: Passes) -> StageCost:
-    return StageCost(
-        attack="preflight",
-        forwards=spent.forwards,
-        backwards=spent.backwards,
-        seconds=0.0,
-        found_outer=0,
-        found_rejected=0,
-    )
-
-
-def _num_classes(model: SelectiveClassifier, sample: Images) -> int:
-    with torch.no_grad():
-        return model.logits(sample.x[:1]).shape[1]

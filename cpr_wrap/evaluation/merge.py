@@ -10,7 +10,14 @@ from torch import Tensor
 
 from cpr_wrap.metrics import Origin, Origins, Points, Provenance, RobustnessCurve
 
-_LAST = "merged"
+_COLUMNS = {
+    "outer": "outer_distance",
+    "rejected": "rejected_radius",
+    "boundary": "boundary_distance",
+}
+"""Kinds of points, and the records that hold their distances."""
+_Picked = tuple[Tensor, list[int | None]]
+"""Distances `(N,)`, and which curve each comes from; None where there is no point."""
 
 
 def merge_results(
@@ -50,8 +57,8 @@ def merge_results(
     for curve, name in zip(curves[1:], called[1:], strict=True):
         _check_same(head, curve, called[0], name)
     wanted = eps if eps is not None else max(curve.eps for curve in curves)
-    picked = {kind: _nearest(curves, kind, wanted) for kind in ("outer", "rejected", "boundary")}
-    distance = {kind: value for kind, (value, _) in picked.items()}
+    picked = {kind: _nearest(curves, kind, wanted) for kind in _COLUMNS}
+    distance = {kind: found for kind, (found, _) in picked.items()}
     records = replace(
         head.records,
         eps=wanted,
@@ -63,29 +70,19 @@ def merge_results(
         boundary_distance=torch.minimum(distance["boundary"], distance["outer"]),
         depth=_depth(curves, wanted),
     )
-    settings = head.settings
-    assert settings is not None
-    costs = tuple(stage for curve in curves for stage in curve.passes)
+    assert head.settings is not None
+    stages = tuple(text for c in curves if c.settings for text in c.settings.stages)
     return RobustnessCurve(
         records,
         alphas=head.alphas,
-        points=_points(curves, picked, head),
+        points=_points(curves, picked),
         origins=_origins(curves, picked, called, wanted),
-        passes=costs,
-        settings=replace(
-            settings,
-            eps=wanted,
-            budget=_LAST,
-            stages=tuple(text for c in curves if c.settings for text in c.settings.stages),
-        ),
+        passes=tuple(stage for curve in curves for stage in curve.passes),
+        settings=replace(head.settings, eps=wanted, budget="merged", stages=stages),
         provenance=_provenance(curves, called),
         about=replace(head.about, name="+".join(dict.fromkeys(called)), command=""),
         calibration=head.calibration,
     )
-
-
-_Picked = tuple[Tensor, list[int]]
-"""Distances `(N,)`, and which curve each comes from."""
 
 
 def _check_same(head: RobustnessCurve, other: RobustnessCurve, first: str, name: str) -> None:
@@ -104,23 +101,15 @@ def _check_same(head: RobustnessCurve, other: RobustnessCurve, first: str, name:
             raise ValueError(f"cannot merge {first} and {name}: they differ in {what}")
 
 
-def _distances(curve: RobustnessCurve, kind: str) -> Tensor:
-    found = curve.records
-    if kind == "outer":
-        return found.outer_distance
-    if kind == "rejected":
-        return found.rejected_radius
-    if found.boundary_distance is None:
-        return torch.full_like(found.outer_distance, torch.inf)
-    return found.boundary_distance
-
-
 def _nearest(curves: Sequence[RobustnessCurve], kind: str, eps: float) -> _Picked:
-    table = torch.stack([_distances(curve, kind) for curve in curves])
+    columns = [getattr(curve.records, _COLUMNS[kind]) for curve in curves]
+    none = torch.full_like(curves[0].records.outer_distance, torch.inf)
+    table = torch.stack([none if column is None else column for column in columns])
     if kind != "boundary":
         table = torch.where(table <= eps, table, torch.inf)
-    least = table.min(dim=0)
-    return least.values, least.indices.tolist()
+    distance, source = table.min(dim=0)
+    known = zip(source.tolist(), distance.isfinite().tolist(), strict=True)
+    return distance, [place if found else None for place, found in known]
 
 
 def _depth(curves: Sequence[RobustnessCurve], eps: float) -> Tensor | None:
@@ -131,60 +120,47 @@ def _depth(curves: Sequence[RobustnessCurve], eps: float) -> Tensor | None:
 
 
 def _by(curves: Sequence[RobustnessCurve], picked: _Picked, field: str) -> tuple[str, ...]:
-    distance, source = picked
     return tuple(
-        getattr(curves[place].records, field)[row] if known else ""
-        for row, (place, known) in enumerate(zip(source, distance.isfinite().tolist(), strict=True))
+        "" if place is None else getattr(curves[place].records, field)[row]
+        for row, place in enumerate(picked[1])
     )
 
 
-def _points(
-    curves: Sequence[RobustnessCurve], picked: dict[str, _Picked], head: RobustnessCurve
-) -> Points:
-    assert head.points is not None
+def _points(curves: Sequence[RobustnessCurve], picked: dict[str, _Picked]) -> Points:
+    assert curves[0].points is not None
+    clean = curves[0].points.clean
     made = {}
     for kind in ("outer", "rejected"):
-        distance, source = picked[kind]
-        held = head.points.clean.clone()
-        for row, known in enumerate(distance.isfinite().tolist()):
-            if known:
-                held[row] = getattr(curves[source[row]].points, kind)[row]
-        made[kind] = held
-    return Points(clean=head.points.clean, **made)
+        made[kind] = clean.clone()
+        for row, place in enumerate(picked[kind][1]):
+            if place is not None:
+                made[kind][row] = getattr(curves[place].points, kind)[row]
+    return Points(clean=clean, **made)
 
 
 def _origins(
-    curves: Sequence[RobustnessCurve],
-    picked: dict[str, _Picked],
-    names: Sequence[str],
-    eps: float,
+    curves: Sequence[RobustnessCurve], picked: dict[str, _Picked], names: Sequence[str], eps: float
 ) -> tuple[Origins, ...]:
     def origin(kind: str, row: int) -> Origin | None:
-        distance, source = picked[kind]
-        curve = curves[source[row]]
-        if not bool(distance[row].isfinite()) or not curve.origins:
+        place = picked[kind][1][row]
+        if place is None or not curves[place].origins:
             return None
-        found: Origin | None = getattr(curve.origins[row], kind)
+        found: Origin | None = getattr(curves[place].origins[row], kind)
         if found is None:
             return None
-        run = found.run or names[source[row]]
-        return replace(found, run=run, alpha=found.alpha * curve.eps / eps)
+        alpha = found.alpha * curves[place].eps / eps
+        return replace(found, run=found.run or names[place], alpha=alpha)
 
-    count = len(curves[0].records)
-    return tuple(
-        Origins(**{kind: origin(kind, row) for kind in ("outer", "rejected", "boundary")})
-        for row in range(count)
-    )
+    rows = range(len(curves[0].records))
+    return tuple(Origins(**{kind: origin(kind, row) for kind in _COLUMNS}) for row in rows)
 
 
 def _provenance(curves: Sequence[RobustnessCurve], names: Sequence[str]) -> Provenance:
     every = [curve.provenance for curve in curves if curve.provenance is not None]
-    head = every[0]
-    notes = dict.fromkeys(note for each in every for note in each.notes)
     return replace(
-        head,
+        every[0],
         engine=min(each.engine for each in every),
         seconds=sum(each.seconds for each in every),
-        notes=tuple(notes),
+        notes=tuple(dict.fromkeys(note for each in every for note in each.notes)),
         merged=tuple(names),
     )

@@ -9,7 +9,8 @@ and an ensemble that does not find one is too weak.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from cpr_wrap.attacks.adaptive import Attack, Halving
 from cpr_wrap.attacks.ensemble import Standard
 from cpr_wrap.engine.block import Block, rank_targets
 from cpr_wrap.engine.stages import run_stage
+from cpr_wrap.evaluation.preflight import num_classes
 from cpr_wrap.geometry import threat
 from cpr_wrap.objective import Goal
 from cpr_wrap.rule import ByQuantile
@@ -31,15 +33,8 @@ _LEAD = 8.0  # of class 1 at the plant, in logits
 _TRIES = 50  # random points: a plant that they find says nothing about an attack
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planted:
-    """How many plants were made and found.
-
-    Attributes:
-        planted: Problems with a plant.
-        found: Those that the ensemble solved.
-        by_chance: Those that random points solved.
-    """
+class Planted(NamedTuple):
+    """Problems with a plant, those that the ensemble solved, and those that random points did."""
 
     planted: int
     found: int
@@ -68,36 +63,26 @@ class Readout(nn.Module):
 def plant(
     model: SelectiveClassifier, x: Tensor, y: Tensor, eps: float, *, norm: str, seed: int = 0
 ) -> Planted:
-    """Plant one adversarial input per image, where that works, and look for it.
-
-    Args:
-        model: The selective classifier whose evaluation is in question.
-        x: Images `(N, ...)`.
-        y: Their classes `(N,)`; only images that are answered right get a plant.
-        eps: The budget.
-        norm: Its norm.
-        seed: Of classes and random starts.
-    """
+    """Plant an adversarial input for each image `(N, ...)` answered right, and look for it."""
     planted = found = by_chance = 0
     if model.rule.modules():
-        return Planted(planted=0, found=0, by_chance=0)  # they know the old classes alone
+        return Planted(0, 0, 0)  # they know the old classes alone
     right = model.judge(x).labels == y
     for row in right.nonzero().flatten().tolist():
-        binary = _plant_one(model, x[row : row + 1], int(y[row]), eps, norm, seed + row)
-        if binary is None:
-            continue
-        planted += 1
-        found += int(_search(binary, x[row : row + 1], eps, norm, seed))
-        by_chance += int(_stumble(binary, x[row : row + 1], eps, norm, seed))
-    return Planted(planted=planted, found=found, by_chance=by_chance)
+        image = x[row : row + 1]
+        binary = _plant_one(model, image, int(y[row]), eps, norm, seed + row)
+        if binary is not None:
+            planted += 1
+            found += _search(binary, image, eps, norm, seed)
+            by_chance += _stumble(binary, image, eps, norm, seed)
+    return Planted(planted, found, by_chance)
 
 
 def _plant_one(
     model: SelectiveClassifier, x: Tensor, y: int, eps: float, norm: str, seed: int
 ) -> SelectiveClassifier | None:
     """A binary problem with a valid plant, or None if the gap leaves no room for one."""
-    with torch.no_grad():
-        classes = model.logits(x).shape[1]
+    classes = num_classes(model, x)
     other = int(noise.keys(seed, 1) % (classes - 1))
     weight = torch.zeros(classes, dtype=x.dtype, device=x.device)
     weight[y] = -1

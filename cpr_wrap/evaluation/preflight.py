@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from cpr_wrap.diagnose import input_gradient_report
+from cpr_wrap.diagnose import InputGradientReport, input_gradient_report
 from cpr_wrap.engine.memory import NO_ROOM, is_out_of_memory
 from cpr_wrap.selective import SelectiveClassifier, check_finite, network_dtype
 from cpr_wrap.zoo.checks import PROBABILITIES, looks_like_probabilities
@@ -22,15 +23,7 @@ _CHAOS = 0.5
 
 
 def preflight(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
-    """Refuse networks and rules whose evaluation would mean nothing; note what weakens attacks.
-
-    Args:
-        model: The selective classifier.
-        x: Images `(N, ...)` on the model's device; only the first few are used.
-
-    Returns:
-        Notes for the result.
-    """
+    """Refuse what cannot be evaluated on images `(N, ...)`; notes on what weakens attacks."""
     if model.rule.stochastic:
         raise ValueError(
             f"rule {model.rule.name!r} is random, and random verdicts cannot be evaluated yet"
@@ -86,17 +79,20 @@ def _rounding(model: SelectiveClassifier) -> tuple[float, float]:
     return (_HALF_ROUNDING, _HALF_ROUNDING) if half else (_AGAIN, _ROUNDING)
 
 
-def _same(one: Tensor, other: Tensor, most: float, why: str) -> None:
-    gap = _gap(one, other)
-    if gap > most:
-        raise ValueError(f"{why}; outputs differ by up to {gap:.1%} of the largest")
-
-
-def _gap(one: Tensor, other: Tensor) -> float:
-    """Largest difference of two tensors, as a share of the largest finite number in the first."""
+def _same(
+    one: Tensor,
+    other: Tensor,
+    most: float,
+    why: str,
+    what: str = "outputs",
+    excused: Callable[[float], bool] = lambda _: False,
+) -> None:
+    """Refuse tensors that differ by more than a share of the largest finite number in the first."""
     largest = one.abs().nan_to_num(0.0, 0.0).amax().clamp_min(1e-6)
     apart = (one - other).abs().nan_to_num(torch.inf)
-    return float(apart.masked_fill(one == other, 0).amax() / largest)
+    gap = float(apart.masked_fill(one == other, 0).amax() / largest)
+    if gap > most and not excused(gap):
+        raise ValueError(f"{why}; {what} differ by up to {gap:.1%} of the largest")
 
 
 def _check_verdicts(model: SelectiveClassifier, x: Tensor) -> None:
@@ -105,23 +101,26 @@ def _check_verdicts(model: SelectiveClassifier, x: Tensor) -> None:
     A path of many steps turns the rounding of another batch size into other scores. So the network
     gets every image by itself here, and whatever still differs is the rule's doing.
     """
-    name, twin = model.rule.name, copy.copy(model)
+    name, twin = f"rule {model.rule.name!r}", copy.copy(model)
+
+    def excused(gap: float) -> bool:
+        return bool(model.rule.cost.backwards) and gap <= _CHAOS and not _repeats(model, x)
+
     vars(twin)["outputs"] = lambda z: torch.cat([model.outputs(row) for row in z.split(1)])
     score = twin.judge(x).score
     if score.shape != (len(x),):
         raise ValueError(
-            f"rule {name!r}: expected one score per image, shape ({len(x)},), got "
-            f"{tuple(score.shape)}"
+            f"{name}: expected one score per image, shape ({len(x)},), got {tuple(score.shape)}"
         )
     again, other_size = _rounding(model)
-    _same_scores(model, x, score, twin.judge(x).score, again, _RANDOM_RULE)
+    _same(score, twin.judge(x).score, again, f"{name} {_RANDOM_RULE}", "scores", excused)
     try:
         alone = torch.cat([twin.judge(row).score for row in x.split(1)])
     except (ValueError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise
-        raise ValueError(f"rule {name!r} fails on a batch of one image: {error}") from error
-    _same_scores(model, x, score, alone, other_size, _COMPANY_RULE)
+        raise ValueError(f"{name} fails on a batch of one image: {error}") from error
+    _same(score, alone, other_size, f"{name} {_COMPANY_RULE}", "scores", excused)
 
 
 _RANDOM_RULE = (
@@ -134,19 +133,6 @@ _COMPANY_RULE = (
 )
 
 
-def _same_scores(
-    model: SelectiveClassifier, x: Tensor, one: Tensor, other: Tensor, most: float, why: str
-) -> None:
-    gap = _gap(one, other)
-    if gap <= most:
-        return
-    if model.rule.cost.backwards and gap <= _CHAOS and not _repeats(model, x):
-        return
-    raise ValueError(
-        f"rule {model.rule.name!r} {why}; scores differ by up to {gap:.1%} of the largest"
-    )
-
-
 def _repeats(model: SelectiveClassifier, x: Tensor) -> bool:
     """Whether the network's gradient is the same to the last bit in two calls, on this device."""
     gradients: list[Tensor] = []
@@ -157,11 +143,21 @@ def _repeats(model: SelectiveClassifier, x: Tensor) -> bool:
     return torch.equal(*gradients)
 
 
-def _gradients(model: SelectiveClassifier, x: Tensor) -> list[str]:
+def gradient_report(model: SelectiveClassifier, x: Tensor) -> InputGradientReport:
+    """What is known of the input gradients at `x` `(N, ...)`; without a warning."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what it warns of becomes a note
-        report = input_gradient_report(model, x)
-    notes = []
+        warnings.simplefilter("ignore")  # what it warns of becomes a note, or a check
+        return input_gradient_report(model, x)
+
+
+def num_classes(model: SelectiveClassifier, x: Tensor) -> int:
+    """k, from the answer to the first of some images `(N, ...)`."""
+    with torch.no_grad():
+        return model.logits(x[:1]).shape[1]
+
+
+def _gradients(model: SelectiveClassifier, x: Tensor) -> list[str]:
+    report, notes = gradient_report(model, x), []
     if report.flat_images:
         notes.append(
             f"{report.flat_images} of {report.num_images} images tried have no input gradient at "

@@ -7,12 +7,14 @@ so that a folder is whole or says that it is not. docs/results.md describes ever
 
 from __future__ import annotations
 
+import glob
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from cpr_wrap._checks import data_frame
 from cpr_wrap._files import digest, write_in_order
 from cpr_wrap.metrics import (
     PAPER_LOSSES,
@@ -31,6 +33,8 @@ from cpr_wrap.metrics import (
     StageCost,
 )
 from cpr_wrap.metrics.certificate import Certificate
+from cpr_wrap.metrics.comparison import tidy_row
+from cpr_wrap.metrics.losses import LossLike
 
 SCHEMA = 2
 RESULT, PER_IMAGE, POINTS = "result.json", "per_image.jsonl", "adversarial.safetensors"
@@ -51,10 +55,7 @@ class AlphaRow:
 
 @dataclass(frozen=True, kw_only=True)
 class LossRow:
-    """A total robust loss with its interval.
-
-    `trapezoid` is the paper's approximation; `certified` is a proven bound, null without proofs.
-    """
+    """A total robust loss; `trapezoid` is the paper's approximation, `certified` is proven."""
 
     name: str
     value: float
@@ -66,16 +67,7 @@ class LossRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """All that is computed from the records, and can be computed again.
-
-    Attributes:
-        curve: The curve at the tabulated alphas.
-        losses: The paper's losses.
-        clean: Figures on clean images.
-        first_broken_by: Images whose nearest accepted mistake each attack found.
-        first_rejected_by: Images whose nearest rejected point each attack found.
-        passes_per_image: Forwards and backwards per image.
-    """
+    """All that is computed from the records, and can be computed again."""
 
     curve: tuple[AlphaRow, ...]
     losses: tuple[LossRow, ...]
@@ -95,27 +87,7 @@ class CertificateFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultFile:
-    """The content of `result.json`.
-
-    Attributes:
-        schema: Version of this layout.
-        about: What the run is called, and where model and images came from.
-        eps: Budget of the adversary.
-        norm: Its norm.
-        images: How many images.
-        figures: What the records say.
-        passes: What each stage cost.
-        settings: How it was run.
-        provenance: Versions, digests, notes.
-        calibration: How the rule was calibrated.
-        checks: Answers of the audit; null where the run was not audited.
-        ablation: What each attack does alone.
-        coverage: Areas under risk over coverage.
-        effort: What a longer search found on a sample of the images.
-        files: Digests of the other files.
-        certificate: How the certified figures were made; null where there are none.
-        seal: Digest of all of this, with the seal itself left empty.
-    """
+    """The content of `result.json`; the seal is a digest of all of it, itself left empty."""
 
     schema: int
     about: About
@@ -136,6 +108,10 @@ class ResultFile:
     seal: str = ""
 
 
+_OF_CURVE = {f.name for f in fields(ResultFile)} & {f.name for f in fields(RobustnessCurve)}
+_OF_CURVE -= {"certificate"}  # the rest is the same in a file and in a curve
+
+
 def seal_of(plain: dict[str, Any]) -> str:
     """The digest of a result file's content, its seal aside."""
     return digest(json.dumps({**plain, "seal": ""}, sort_keys=True))
@@ -143,19 +119,18 @@ def seal_of(plain: dict[str, Any]) -> str:
 
 def figures_of(curve: RobustnessCurve) -> Figures:
     """Compute every figure of a result from its curve."""
-    losses, proven = [], curve.certificate
-    for loss in PAPER_LOSSES:
-        interval = curve.total_robust_loss_interval(loss)
-        losses.append(
-            LossRow(
-                name=loss.name,
-                value=curve.total_robust_loss(loss),
-                low=interval.low,
-                high=interval.high,
-                trapezoid=curve.total_robust_loss(loss, method="trapezoid"),
-                certified=None if proven is None else proven.total_robust_loss(loss),
-            )
+    proven = curve.certificate
+    losses = [
+        LossRow(
+            name=loss.name,
+            value=curve.total_robust_loss(loss),
+            low=interval.low,
+            high=interval.high,
+            trapezoid=curve.total_robust_loss(loss, method="trapezoid"),
+            certified=None if proven is None else proven.total_robust_loss(loss),
         )
+        for loss, interval in ((x, curve.total_robust_loss_interval(x)) for x in PAPER_LOSSES)
+    ]
     return Figures(
         curve=tuple(AlphaRow(**row) for row in curve.table()),
         losses=tuple(losses),
@@ -190,45 +165,34 @@ def save_result(curve: RobustnessCurve, folder: str | Path) -> Path:
     from safetensors.torch import save
 
     path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
     lines = curve.records.to_rows()
     if curve.origins:
         for line, origins in zip(lines, curve.origins, strict=True):
             line["origins"] = to_plain(Origins, origins)
-    proven = curve.certificate
-    if proven is not None:
+    facts = None
+    if proven := curve.certificate:
+        facts = CertificateFacts(rule=proven.rule, seconds=proven.seconds)
         for line, row in zip(lines, proven.to_rows(), strict=True):
             line.update(row)
     data = {PER_IMAGE: "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()}
     if curve.points is not None:
-        tensors = {name: t.contiguous() for name, t in vars(curve.points).items()}
-        data[POINTS] = save(tensors)
+        data[POINTS] = save({name: t.contiguous() for name, t in vars(curve.points).items()})
     content = ResultFile(
         schema=SCHEMA,
-        about=curve.about,
         eps=curve.eps,
         norm=curve.records.norm,
         images=len(curve.records),
         figures=figures_of(curve),
-        passes=curve.passes,
-        settings=curve.settings,
-        provenance=curve.provenance,
-        calibration=curve.calibration,
-        checks=curve.checks,
-        ablation=curve.ablation,
-        coverage=curve.coverage,
-        effort=curve.effort,
-        certificate=None
-        if proven is None
-        else CertificateFacts(rule=proven.rule, seconds=proven.seconds),
+        certificate=facts,
+        **{name: getattr(curve, name) for name in _OF_CURVE},
         files={name: digest(held) for name, held in data.items()},
     )
     plain = to_plain(ResultFile, content)
     plain["seal"] = seal_of(plain)
-    text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
+    data[RESULT] = (json.dumps(plain, indent=2, allow_nan=False) + "\n").encode()
     if POINTS not in data:
         (path / POINTS).unlink(missing_ok=True)
-    write_in_order({**{path / name: held for name, held in data.items()}, path / RESULT: text})
+    write_in_order({path / name: held for name, held in data.items()})
     return path
 
 
@@ -256,57 +220,45 @@ def load_result(folder: str | Path, *, points: bool = True, check: bool = True) 
     if check:
         for problem in foreign_files(path, content):
             raise ValueError(problem)
-    rows = []
-    for number, line in enumerate(_text(path / PER_IMAGE).splitlines()):
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{path / PER_IMAGE}, line {number + 1} is damaged: {error}"
-            ) from error
+    lines = enumerate(_text(path / PER_IMAGE).splitlines(), 1)
+    rows = [_parsed(line, f"{path / PER_IMAGE}, line {number}") for number, line in lines]
     origins = tuple(from_plain(Origins, row["origins"], path) for row in rows if "origins" in row)
-    facts = content.certificate
-    records = Records.from_rows(rows, eps=content.eps, norm=content.norm)
+    records, proven = Records.from_rows(rows, eps=content.eps, norm=content.norm), None
+    if facts := content.certificate:
+        proven = Certificate.from_rows(rows, eps=content.eps, index=records.index, **vars(facts))
     return RobustnessCurve(
         records,
         alphas=tuple(row.alpha for row in content.figures.curve),
         points=_points(path) if points else None,
         origins=origins if len(origins) == len(rows) else (),
-        passes=content.passes,
-        settings=content.settings,
-        provenance=content.provenance,
-        about=content.about,
-        checks=content.checks,
-        calibration=content.calibration,
-        ablation=content.ablation,
-        coverage=content.coverage,
-        effort=content.effort,
-        certificate=None
-        if facts is None
-        else Certificate.from_rows(rows, eps=content.eps, index=records.index, **vars(facts)),
+        certificate=proven,
+        **{name: getattr(content, name) for name in _OF_CURVE},
     )
 
 
 def read_json(folder: str | Path) -> dict[str, Any]:
     """The content of a folder's `result.json` as it stands there."""
     file = Path(folder) / RESULT
-    try:
-        plain = json.loads(_text(file))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file} is damaged: {error}") from error
+    plain = _parsed(_text(file), file)
     if not isinstance(plain, dict):
         raise ValueError(f"{file} is damaged: expected an object, got {type(plain).__name__}")
     return plain
 
 
+def _parsed(text: str, where: object) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is damaged: {error}") from error
+
+
 def read_file(folder: str | Path) -> ResultFile:
     """The content of a folder's `result.json`, checked."""
-    file, plain = Path(folder) / RESULT, read_json(folder)
+    file, plain = Path(folder, RESULT), read_json(folder)
     if plain.get("schema") != SCHEMA:
-        version = _version(plain)
         raise ValueError(
             f"{file}: expected schema {SCHEMA}, got {plain.get('schema')!r}, written by cpr-wrap "
-            f"{version}; evaluate again, or read it with that version"
+            f"{_version(plain)}; evaluate again, or read it with that version"
         )
     content: ResultFile = from_plain(ResultFile, plain, file)
     return content
@@ -346,11 +298,11 @@ def _points(path: Path) -> Points | None:
 
 
 def _text(file: Path) -> str:
-    if not file.exists():
-        raise FileNotFoundError(
-            f"{file} does not exist; expected a result folder as `cpr-wrap curve --out` writes it"
-        )
-    return file.read_text()
+    if file.exists():
+        return file.read_text()
+    raise FileNotFoundError(
+        f"{file} does not exist; expected a result folder as `cpr-wrap curve --out` writes it"
+    )
 
 
 def to_plain(kind: Any, value: Any) -> Any:
@@ -370,3 +322,79 @@ def from_plain(kind: Any, plain: Any, where: Path) -> Any:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"{where} is damaged: {place}: {first['msg']}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """Result folders that were found, without their points.
+
+    Attributes:
+        folders: The folders.
+        curves: Their curves, in the same order.
+    """
+
+    folders: tuple[Path, ...]
+    curves: tuple[RobustnessCurve, ...]
+
+    def __len__(self) -> int:
+        return len(self.folders)
+
+    def __iter__(self) -> Iterator[RobustnessCurve]:
+        return iter(self.curves)
+
+    def rows(self, losses: Sequence[LossLike] = PAPER_LOSSES) -> list[dict[str, Any]]:
+        """One row of plain values per run; docs/results.md describes the columns."""
+        return [
+            {**tidy_row(curve, losses), "folder": str(folder)}
+            for folder, curve in zip(self.folders, self.curves, strict=True)
+        ]
+
+    def to_frame(self, losses: Sequence[LossLike] = PAPER_LOSSES) -> Any:
+        """The rows as a pandas DataFrame."""
+        return data_frame(self.rows(losses))
+
+
+def results(where: str | Path | Iterable[str | Path]) -> Results:
+    """Find result folders and read them.
+
+    Args:
+        where: A result folder, a folder with results anywhere below it, a pattern like `runs/**`,
+            or several of these.
+
+    Example:
+        >>> import tempfile
+        >>> from cpr_wrap import RobustnessCurve, save_result
+        >>> from cpr_wrap.metrics import Records
+        >>> row = {"index": 0, "label": 3, "clean_label": 3, "outer_broken": False, "outer_by": "",
+        ...        "outer_distance": None, "rejected_radius": 0.1, "rejected_by": "LCIA"}
+        >>> curve = RobustnessCurve(Records.from_rows([row], eps=0.3, norm="Linf"))
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     _ = save_result(curve, f"{runs}/a"), save_result(curve, f"{runs}/b")
+        ...     found = results(f"{runs}/*")
+        >>> [folder.name for folder in found.folders], found.rows()[0]["eps"]
+        (['a', 'b'], 0.3)
+    """
+    folders = tuple(result_folders([where] if isinstance(where, str | Path) else where))
+    return Results(folders, tuple(load_result(folder, points=False) for folder in folders))
+
+
+def result_folders(several: Iterable[str | Path]) -> list[Path]:
+    """The result folders that folders or patterns name, each once; those of one name sorted."""
+    found: dict[Path, None] = {}
+    for each in several:
+        here = _named(each)
+        if not here:
+            raise FileNotFoundError(f"{each}: found no result folder, which has a {RESULT}")
+        found.update(dict.fromkeys(here))
+    return list(found)
+
+
+def _named(where: str | Path) -> list[Path]:
+    path = Path(where)
+    if (path / RESULT).exists():
+        return [path]  # it holds a store, but no other results
+    if path.is_dir():
+        files: Iterable[Path] = path.rglob(RESULT)
+    else:
+        files = (Path(match, RESULT) for match in glob.glob(str(where), recursive=True))
+    return sorted({file.parent for file in files if file.is_file()})

@@ -1,8 +1,9 @@
-"""Evaluations with result folders: one, or many in one process, those that are done being kept."""
+"""Evaluations as tasks: what one will cost, and result folders of one or many in one process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,26 +24,98 @@ from cpr_wrap.engine.store import weights_digest
 from cpr_wrap.evaluation.assemble import images_digest, rule_facts
 from cpr_wrap.evaluation.auditing import audit
 from cpr_wrap.evaluation.curve import robustness_curve
-from cpr_wrap.evaluation.estimate import Estimate, estimate_cost
 from cpr_wrap.evaluation.result import RESULT, load_result, save_result
+from cpr_wrap.meter import Passes, count_passes
 from cpr_wrap.metrics import About, CalibrationFacts, RobustnessCurve
 from cpr_wrap.selective import SelectiveClassifier
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Task:
-    """One evaluation.
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The estimated cost of a run.
 
     Attributes:
-        about: Its name, and where model and images came from.
-        model: The selective classifier; tasks may share their network.
-        data: The images.
-        eps: Budget of the adversary.
-        norm: Its norm.
-        budget: The budget of attacks.
-        extras: Attacks in addition to the budget's.
-        calibration: How the rule was calibrated.
+        images: Images in the run.
+        probed: Images in the probe.
+        passes_per_image: Measured on the probe.
+        passes: Expected for the run.
+        seconds: Expected for the run, at the probe's speed.
+        audit_passes: Passes of the audit among them; 0 without an audit.
     """
+
+    images: int
+    probed: int
+    passes_per_image: float
+    passes: float
+    seconds: float
+    audit_passes: float = 0.0
+
+
+def estimate_cost(
+    model: SelectiveClassifier,
+    x: Tensor,
+    y: Tensor,
+    eps: float,
+    *,
+    budget: str | Budget = "standard",
+    num: int | None = None,
+    probe: int = 8,
+    batch_size: int | None = None,
+    norm: str | None = None,
+    extras: Iterable[Any] = (),
+    audited: bool = False,
+) -> Estimate:
+    """Estimate the cost of an evaluation from a few images.
+
+    Small batches are slower per pass than full ones, so the time is more likely overestimated.
+
+    Args:
+        model: The selective classifier.
+        x: Images `(N, ...)`, at least `probe` of them.
+        y: True classes `(N,)`.
+        eps: Budget of the adversary.
+        budget: As in `robustness_curve`.
+        num: Number of images in the run; all of `x` by default.
+        probe: Number of images to evaluate.
+        batch_size: As in `robustness_curve`.
+        norm: As in `robustness_curve`.
+        extras: As in `robustness_curve`.
+        audited: Whether the run will be audited. An audit mostly uses a fixed number of images, so
+            its cost on the probe is added without scaling.
+
+    Example:
+        >>> import torch
+        >>> from cpr_wrap import Confidence, SelectiveClassifier
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
+        >>> model = SelectiveClassifier(network, Confidence(threshold=0.6))
+        >>> x = torch.rand(2, 1, 2, 2)
+        >>> cost = estimate_cost(model, x, network(x).argmax(dim=1), 0.05, budget="quick", num=1000)
+        >>> cost.images, cost.probed, cost.passes == 1000 * cost.passes_per_image
+        (1000, 2, True)
+    """
+    options: dict[str, Any] = {"batch_size": batch_size, "norm": norm, "extras": extras}
+    curve = robustness_curve(model, x[:probe], y[:probe], eps, budget=budget, **options)
+    count, probed = len(x) if num is None else num, len(curve.records)
+    seconds = sum(stage.seconds for stage in curve.passes)
+    extra, spent = 0.0, Passes()
+    if audited:
+        began = time.perf_counter()
+        with count_passes() as spent:
+            audit(model, curve)
+        extra = time.perf_counter() - began
+    return Estimate(
+        images=count,
+        probed=probed,
+        passes_per_image=curve.passes_per_image,
+        passes=curve.passes_per_image * count + spent.total,
+        seconds=seconds / probed * count + extra,
+        audit_passes=float(spent.total),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """One evaluation: what of (tasks may share their network), on which images, and how hard."""
 
     about: About
     model: SelectiveClassifier
@@ -67,13 +140,7 @@ class Task:
         return estimate_cost(*self._subject, **options)
 
     def evaluate(self, *, audited: bool, seed: int = 0, **options: Any) -> RobustnessCurve:
-        """Evaluate with a bar, and audit if wanted.
-
-        Args:
-            audited: Whether to audit; the first process does.
-            seed: Of all random starts.
-            **options: More of what `robustness_curve` takes.
-        """
+        """Evaluate with a bar, and audit if wanted, which the first process does."""
         options |= {"seed": seed, "indices": self.data.indices.tolist(), "progress": True}
         found = robustness_curve(*self._subject, **{**self._attacks, **options})
         found = replace(found, about=self.about, calibration=self.calibration)
@@ -85,13 +152,7 @@ class Task:
     def held_by(
         self, folder: str | Path, seed: int = 0, *, overwrite: bool = False
     ) -> RobustnessCurve | None:
-        """What a folder holds of this very task, without its points.
-
-        Args:
-            folder: A result folder, or one that is not there yet.
-            seed: Of all random starts.
-            overwrite: Whether another run in it counts as nothing; it is refused otherwise.
-        """
+        """What a folder holds of this very task, without its points; another run is refused."""
         if not (Path(folder) / RESULT).exists():
             return None
         found = load_result(folder, points=False)
@@ -141,26 +202,12 @@ def sweep(
     """Evaluate one task after the other, on all ranks of `torch.distributed` where there are any.
 
     The same call resumes a stopped sweep: finished runs are read from their folders, and the one
-    that was running resumes from its store.
-
-    Args:
-        tasks: The tasks; their names, all different, name their folders too.
-        out: The folder of their result folders.
-        audited: Whether to audit every run.
-        seed: Of all random starts.
-        batch_size: Rows in a batch; found from free memory if left out.
-        overwrite: Whether folders that hold other runs may be replaced.
-        tell: Is told what is being done.
-
-    Returns:
-        The curves in the order of the tasks.
+    that was running resumes from its store. Names of tasks, all different, are those of their
+    folders in `out` too; `overwrite` lets folders be replaced that hold other runs.
     """
     names = [task.about.name for task in tasks]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise ValueError(
-            f"expected runs with different names, got {', '.join(sorted(twice))} twice"
-        )
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"expected runs with different names, got {', '.join(twice)} twice")
     folders = [Path(out) / name for name in names]
     # All of them first: a folder that holds another run is found before any work.
     held = [

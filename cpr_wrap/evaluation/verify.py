@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from cpr_wrap._address import import_module, trusted
@@ -24,9 +25,9 @@ from cpr_wrap.attacks.ensemble import BUDGETS
 from cpr_wrap.engine.evaluate import stage_text
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import weights_digest
-from cpr_wrap.evaluation.assemble import images_digest, rule_facts
-from cpr_wrap.evaluation.coverage import coverage_of
+from cpr_wrap.evaluation.assemble import coverage_of, images_digest, rule_facts
 from cpr_wrap.evaluation.result import (
+    Figures,
     ResultFile,
     figures_of,
     foreign_files,
@@ -37,7 +38,7 @@ from cpr_wrap.evaluation.result import (
     to_plain,
 )
 from cpr_wrap.metrics import RobustnessCurve, RuleFacts
-from cpr_wrap.metrics.records import CLEAN
+from cpr_wrap.metrics.records import CLEAN, Records
 from cpr_wrap.rule import RULES, find_rule, rule_from_config
 from cpr_wrap.rules import AcceptAll
 from cpr_wrap.selective import REJECT, SelectiveClassifier, network_device
@@ -75,12 +76,16 @@ def _distance(a: Tensor, b: Tensor, norm: str) -> np.ndarray[Any, Any]:
     return threat(norm).distance(a, b).numpy()
 
 
-def _labels(model: SelectiveClassifier, points: Tensor, batch_size: int) -> list[int]:
+def _labels(model: SelectiveClassifier, points: Tensor, batch_size: int = 64) -> Tensor:
+    """Answers to points `(N,)`, on the CPU."""
     device = network_device(model.base, points.device)
-    answers: list[int] = []
-    for part in points.split(batch_size):
-        answers.extend(model.predict(part.to(device)).tolist())
-    return answers
+    return torch.cat([model.predict(part.to(device)).cpu() for part in points.split(batch_size)])
+
+
+def _differ(found: Records, what: str, answers: Tensor, recorded: Tensor) -> Iterator[str]:
+    for row in (answers != recorded).nonzero().flatten().tolist():
+        told = f"{what} {int(answers[row])}, recorded {int(recorded[row])}"
+        yield f"image {int(found.index[row])}: {told}"
 
 
 def verify_curve(
@@ -101,38 +106,36 @@ def verify_curve(
     if any(len(held) != len(found) for held in vars(points).values()):
         text = f"{len(found)} records, but {len(points.clean)} images and points"
         return Verification(checked=0, problems=(text,))
-    problems: list[str] = []
     answers = _labels(model, points.clean, batch_size)
-    for row, (answer, recorded) in enumerate(zip(answers, found.clean_label.tolist(), strict=True)):
-        if answer != recorded:
-            number = int(found.index[row])
-            problems.append(f"image {number}: clean answer {answer}, recorded {recorded}")
+    problems = list(_differ(found, "clean answer", answers, found.clean_label))
     checked = len(answers)
-    for kind in ("outer", "rejected"):
+    for kind, distances in (("outer", found.outer_distance), ("rejected", found.rejected_radius)):
         moved = (getattr(points, kind) != points.clean).flatten(1).any(dim=1)
-        distances = found.outer_distance if kind == "outer" else found.rejected_radius
         # A record without a point, or a point without a record: one of the two is wrong.
         rows = (moved | (distances.isfinite() & (distances > 0))).nonzero().flatten()
-        checked += len(rows)
-        problems.extend(_check_points(model, curve, kind, rows, batch_size))
+        if len(rows):
+            checked += len(rows)
+            problems += _check_points(model, curve, kind, rows, distances[rows], batch_size)
     return Verification(checked=checked, problems=tuple(problems))
 
 
 def _check_points(
-    model: SelectiveClassifier, curve: RobustnessCurve, kind: str, rows: Tensor, batch_size: int
+    model: SelectiveClassifier,
+    curve: RobustnessCurve,
+    kind: str,
+    rows: Tensor,
+    recorded: Tensor,
+    batch_size: int,
 ) -> Iterator[str]:
-    if len(rows) == 0:
-        return
     found, points = curve.records, curve.points
     candidates, clean = getattr(points, kind)[rows], points.clean[rows]  # type: ignore[union-attr]
-    recorded = found.outer_distance if kind == "outer" else found.rejected_radius
     distance = _distance(candidates, clean, found.norm)
     low, high = candidates.flatten(1).aminmax(dim=1)
     # A point outside the pixel range is a problem of its own; its verdict is asked all the same.
-    answers = _labels(model, candidates.nan_to_num(0).clamp(0, 1), batch_size)
+    answers = _labels(model, candidates.nan_to_num(0).clamp(0, 1), batch_size).tolist()
     for place, row in enumerate(rows.tolist()):
         name = f"image {int(found.index[row])}, {kind} point"
-        answer, told = answers[place], float(recorded[row])
+        answer, told = answers[place], float(recorded[place])
         holds = answer == REJECT if kind == "rejected" else answer not in (REJECT, found.label[row])
         if not (low[place] >= 0 and high[place] <= 1):
             yield f"{name}: pixels outside [0, 1]"
@@ -203,11 +206,8 @@ def _answer_problems(model: SelectiveClassifier, curve: RobustnessCurve) -> Iter
     found, points = curve.records, curve.points
     assert points is not None
     if found.base_label is not None and model.rule.extra_outputs == 0:
-        base = _labels(model.with_rule(AcceptAll()), points.clean, 64)
-        for row in range(len(found)):
-            if base[row] != found.base_label[row]:
-                told = f"recorded {int(found.base_label[row])}"
-                yield f"image {int(found.index[row])}: the network answers {base[row]}, {told}"
+        base = _labels(model.with_rule(AcceptAll()), points.clean)
+        yield from _differ(found, "the network answers", base, found.base_label)
     if curve.coverage is not None:
         fresh = coverage_of(model, curve)
         if fresh is None or not _close(vars(fresh), vars(curve.coverage), 1e-5):
@@ -229,8 +229,7 @@ def _file_problems(
     ):
         if told is not None and told != true:
             yield f"{name}: recorded {told}, but the records say {true}"
-    ours = to_plain(type(content.figures), figures_of(curve))
-    theirs = to_plain(type(content.figures), content.figures)
+    ours, theirs = (to_plain(Figures, each) for each in (figures_of(curve), content.figures))
     for key, value in ours.items():
         if not _close(value, theirs[key]):
             yield f"figures.{key}: not what the records give"
@@ -298,10 +297,8 @@ def _budget_problems(curve: RobustnessCurve) -> Iterator[str]:
     except (LookupError, ValueError):
         return  # the rule's code is not here; the model cannot be loaded either
     wanted = [stage_text(s) for s in BUDGETS[settings.budget].stages(rule, settings.eps)]
-    ran = set(settings.stages)
-    missing = [text for text in wanted if text not in ran]
-    if missing:
-        yield f"budget {settings.budget}: {len(missing)} of its {len(wanted)} stages were not run"
+    if missing := sum(text not in settings.stages for text in wanted):
+        yield f"budget {settings.budget}: {missing} of its {len(wanted)} stages were not run"
 
 
 def load_recorded(

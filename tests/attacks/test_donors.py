@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from cpr_wrap.attacks.donors import Donors, nearest
-from cpr_wrap.evaluation.donating import known_donors
+from cpr_wrap.evaluation.supplied import known_donors
 from cpr_wrap.geometry import LINF
 from cpr_wrap.zoo import load
 

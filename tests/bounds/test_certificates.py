@@ -455,7 +455,5 @@ def test_an_audit_says_that_nothing_can_be_planted_for_a_rule_that_bounds_layers
     x = torch.rand(4, 1, 2, 2)
     y = model.logits(x).argmax(dim=1)
     curve = cpr_wrap.robustness_curve(model, x, y, 0.05, budget="quick")
-    few = auditing._Few(model, x, curve.records.label, torch.arange(4), 0.05, curve, 0)
-    check = auditing._planted(few)
-    assert check.passed is None
-    assert check.detail == "none could be planted for this rule"
+    few = auditing._Few(model, curve, torch.arange(4), 0)
+    assert auditing._planted(few) == (None, "none could be planted for this rule")

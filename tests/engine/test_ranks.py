@@ -111,7 +111,8 @@ def test_no_rank_waits_while_another_has_more_than_one_piece_left(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("images", "size"), [(1, 1), (100, 100), (101, 51), (200, 100), (350, 88), (1000, 125), (9999, 127)]
+    ("images", "size"),
+    [(1, 1), (100, 100), (101, 51), (200, 100), (350, 88), (1000, 125), (9999, 127)],
 )
 def test_blocks_are_equal_and_an_eighth_of_the_images_within_limits(images, size):
     assert _block_size(images) == size

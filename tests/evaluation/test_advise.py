@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cpr_wrap.attacks.ensemble import Quick
-from cpr_wrap.evaluation import candidates as trying
+from cpr_wrap.evaluation import advice as trying
 from cpr_wrap.evaluation import robustness_curve
 from cpr_wrap.evaluation.advising import advise
 from cpr_wrap.rules import AcceptAll, Confidence, Consistency, RejectClass

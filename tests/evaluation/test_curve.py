@@ -17,7 +17,7 @@ from cpr_wrap.attacks.ensemble import MORE_EFFORT, Quick, Standard
 from cpr_wrap.engine.block import Block, rank_targets
 from cpr_wrap.engine.progress import Status
 from cpr_wrap.engine.stages import run_stage
-from cpr_wrap.evaluation import ablation, robustness_curve, save_result, verify_curve
+from cpr_wrap.evaluation import assemble, robustness_curve, save_result, verify_curve
 from cpr_wrap.rules import AcceptAll, Confidence, Consistency, RectifiedConfidence, RejectClass
 from cpr_wrap.selective import SelectiveClassifier
 from tests.devices import only_on
@@ -186,9 +186,9 @@ def test_ranks_share_the_work_of_an_ablation(monkeypatch):
             shares.append(mine)
             return everything or mine
 
-        monkeypatch.setattr(ablation.ranks, "turns", lambda count: range(rank, count, world))
-        monkeypatch.setattr(ablation.ranks, "gather", gather)
-        return ablation.ablation_table(*asked)
+        monkeypatch.setattr(assemble.ranks, "turns", lambda count: range(rank, count, world))
+        monkeypatch.setattr(assemble.ranks, "gather", gather)
+        return assemble.ablation_table(*asked)
 
     asked = []
     monkeypatch.setattr(

@@ -166,7 +166,7 @@ def test_an_estimate_includes_the_audit(monkeypatch):
         model(x[:1])  # so many passes as a verdict costs
         return ()
 
-    monkeypatch.setattr("cpr_wrap.evaluation.estimate.audit", audit)
+    monkeypatch.setattr("cpr_wrap.evaluation.sweep.audit", audit)
     plain = estimate_cost(model, x, y, 0.1, budget="quick", probe=2)
     whole = estimate_cost(model, x, y, 0.1, budget="quick", probe=2, audited=True)
     assert plain.audit_passes == 0

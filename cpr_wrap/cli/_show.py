@@ -56,11 +56,10 @@ def print_curve(found: RobustnessCurve) -> None:
     from cpr_wrap.report import curve_values, losses, with_bars
 
     table = curve_values(found)
-    typer.echo(replace(with_bars(table), caption="").render("text"))
-    typer.echo()
-    typer.echo(replace(losses(found), caption="").render("text"))
-    typer.echo()
-    typer.echo(textwrap.fill(table.caption, _width()) + "\n")
+    for each in (with_bars(table), losses(found)):
+        typer.echo(replace(each, caption="").render("text") + "\n")
+    width = max(40, min(100, shutil.get_terminal_size((80, 24)).columns))
+    typer.echo(textwrap.fill(table.caption, width) + "\n")
 
 
 def print_certificate(found: Certificate, alphas: Sequence[float]) -> None:
@@ -80,10 +79,6 @@ def certificate_sentence(found: Certificate) -> str:
         f"the network alone is proven right within eps on {percent(share)} of {len(found)} "
         f"images; the proofs took {duration(found.seconds)}"
     )
-
-
-def _width() -> int:
-    return max(40, min(100, shutil.get_terminal_size((80, 24)).columns))
 
 
 def clean_sentence(found: RobustnessCurve) -> str:
@@ -125,6 +120,11 @@ def print_checks(checks: Sequence[Check]) -> None:
     for check in checks:
         mark = {True: "ok ", False: "NO ", None: "-  "}[check.passed]
         typer.echo(f"  {mark} {check.name}: {check.detail}")
+
+
+def first_line(thing: object) -> str:
+    """The first line of a docstring."""
+    return (thing.__doc__ or "").strip().split("\n")[0]
 
 
 def print_list(title: str, entries: Mapping[str, str]) -> None:

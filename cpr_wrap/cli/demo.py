@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from cpr_wrap.cli import _show
+from cpr_wrap.cli import _show, options
 from cpr_wrap.cli._load import pick_device
 from cpr_wrap.cli._run import command_line, resumable, say
-from cpr_wrap.cli.options import BudgetName, Common, Overwrite
+from cpr_wrap.cli.curve import save
+from cpr_wrap.cli.options import Common, option
 
 if TYPE_CHECKING:
     from cpr_wrap.attacks.ensemble import Budget
@@ -27,38 +27,28 @@ ADDRESS, EPS, REJECT_RATE = "bundled:mnist-compact-at", 0.3, 0.01
 _BATCH = 250  # of clean images
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contender:
-    """The network under one rule.
-
-    Attributes:
-        name: What to call it.
-        model: The selective classifier.
-        calibration: How its rule was set, None where there is nothing to set.
-    """
+class Contender(NamedTuple):
+    """The network under one rule, and how the rule was set, None where there is nothing to set."""
 
     name: str
     model: SelectiveClassifier
-    calibration: CalibrationRecord | None = None
+    calibration: CalibrationRecord | None
 
     @property
     def sentence(self) -> str:
         """The rule and what its calibration measured."""
-        rule = f"{self.name}: {self.model.rule.describe()}"
-        if self.calibration is None:
+        rule, record = f"{self.name}: {self.model.rule.describe()}", self.calibration
+        if record is None:
             return rule
-        record = self.calibration
         return f"{rule}, rejects {record.num_rejected} of {record.num_correct}"
 
 
 def demo(
     *,
-    num: Annotated[
-        int, typer.Option("--num", "-n", min=1, max=1000, help="Test images to attack.")
-    ] = 100,
-    budget: BudgetName = "quick",
-    out: Annotated[Path, typer.Option(help="Where to write results.")] = Path("cpr-wrap-demo"),
-    overwrite: Overwrite = False,
+    num: int = option("Test images to attack.", "--num", "-n", default=100, min=1, max=1000),
+    budget: str = options.budget(default="quick"),
+    out: Path = option("Where to write results.", default=Path("cpr-wrap-demo")),
+    overwrite: bool = options.overwrite(),
     common: Common,
 ) -> None:
     """Run the whole workflow on a small MNIST model, offline, in a few minutes.
@@ -108,18 +98,14 @@ def _contenders(device: Any, validation: ImageData) -> list[Contender]:
     from cpr_wrap.calibration import calibrate
     from cpr_wrap.zoo import load
 
-    x, y = validation.images.to(device), validation.labels.to(device)
+    data = (validation.images.to(device), validation.labels.to(device), REJECT_RATE)
     cpr = load(ADDRESS, rule="cpr", steps=20, step_size=0.01, radius=0.1, device=device)
     confidence = load(ADDRESS, rule="confidence", device=device)
-    none = load(ADDRESS, rule="none", device=device)
-    found = [
-        Contender(name=name, model=calibration.model, calibration=calibration.record)
-        for name, calibration in (
-            ("CPR", calibrate(cpr, x, y, REJECT_RATE)),
-            ("confidence", calibrate(confidence, x, y, REJECT_RATE)),
-        )
+    return [
+        Contender("CPR", *calibrate(cpr, *data)),
+        Contender("confidence", *calibrate(confidence, *data)),
+        Contender("no rejection", load(ADDRESS, rule="none", device=device), None),
     ]
-    return [*found, Contender(name="no rejection", model=none)]
 
 
 def _clean(model: SelectiveClassifier, test: ImageData) -> dict[str, float]:
@@ -163,12 +149,9 @@ def _tasks(
 
 
 def _run(task: Task, folder: Path, store: Path) -> RobustnessCurve:
-    from cpr_wrap.evaluation import save_result
-    from cpr_wrap.report import make_gallery, save_gallery
-
     say(f"{task.about.name}:")
     curve = task.evaluate(audited=False, store=store)
-    save_gallery(make_gallery(task.model, curve), save_result(curve, folder))
+    save(task, curve, folder)
     return curve
 
 

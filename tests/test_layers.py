@@ -50,12 +50,7 @@ SLOW = {
     "matplotlib": {"metrics/curve_plot.py", "report/plots.py"},
     "pandas": {"_checks.py"},
     "pydantic": {"evaluation/result.py"},
-    "PIL": {
-        "cli/_pictures.py",
-        "data/pictures.py",
-        "report/html.py",
-        "zoo/robustbench.py",
-    },
+    "PIL": {"data/pictures.py", "report/html.py", "zoo/robustbench.py"},
     "pyautoattack": {"attacks/autoattack.py", "zoo/robustbench.py"},
     "robustbench": {"zoo/robustbench.py"},
     "scipy": {"metrics/intervals.py", "metrics/paired.py", "metrics/richness.py"},

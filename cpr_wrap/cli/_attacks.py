@@ -63,9 +63,7 @@ def _guest(name: str) -> Stage | None:
     return as_stage(find(ATTACKS, name)) if colon or name in ATTACKS else None
 
 
-def _objectives(
-    rule: RejectionRule | type[RejectionRule],
-) -> Iterable[tuple[Goal, Objective]]:
+def _objectives(rule: RejectionRule | type[RejectionRule]) -> Iterable[tuple[Goal, Objective]]:
     if isinstance(rule, type):
         try:
             rule = rule()

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from cpr_wrap.cli._run import command_line, mention
-from cpr_wrap.cli.options import Common, DataOptions, DeviceName, ModelOptions, fraction
+from cpr_wrap.cli.options import Common, DataOptions, ModelOptions, fraction
 
 if TYPE_CHECKING:
     import torch
 
     from cpr_wrap.attacks.ensemble import Budget
-    from cpr_wrap.calibration import CalibrationRecord
+    from cpr_wrap.calibration import Calibration, CalibrationRecord
     from cpr_wrap.data import ImageData
     from cpr_wrap.evaluation.sweep import Task
     from cpr_wrap.rule import RejectionRule
@@ -100,21 +100,17 @@ def run_name(address: str, *words: str) -> str:
     return "+".join((address.rpartition(":")[2].rstrip("/").rpartition("/")[2], *words))
 
 
-def pick_device(name: DeviceName) -> torch.device:
+def pick_device(name: str) -> torch.device:
     """The device of that name, if this machine has one."""
     import torch
 
     from cpr_wrap.training.distributed import choose_device
 
-    there = {
-        DeviceName.cuda: torch.cuda.is_available(),
-        DeviceName.mps: torch.backends.mps.is_available(),
-    }
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there.get(name, True):
-        raise ValueError(f"this machine has no {name.value} device; use --device auto or cpu")
+        raise ValueError(f"this machine has no {name} device; use --device auto or cpu")
     # Under torchrun each process takes its own GPU.
-    own = name in (DeviceName.cpu, DeviceName.mps)
-    return choose_device(name.value if own else None)
+    return choose_device(name if name in ("cpu", "mps") else None)
 
 
 @contextmanager
@@ -124,17 +120,15 @@ def several_processes(device: torch.device) -> Iterator[bool]:
     Yields:
         Whether this is the process that prints and writes.
     """
-    import torch.distributed as dist
+    from cpr_wrap import _processes
 
-    from cpr_wrap.training.distributed import join_group
-
-    joined_before = dist.is_available() and dist.is_initialized()
-    group = join_group(device)
+    joined_before = _processes.together()
+    _processes.join(device)
     try:
-        yield group.leads
+        yield _processes.rank() == 0
     finally:
-        if group.world > 1 and not joined_before:
-            dist.destroy_process_group()
+        if not joined_before:
+            _processes.leave(wait=False)
 
 
 def load_model(address: str, options: ModelOptions, device: torch.device) -> Loaded:
@@ -170,8 +164,8 @@ def _rule_settings(rule: str, options: ModelOptions, facts: ZooModel) -> dict[st
 
     kind = RULES[rule]
     names = ("radius", "steps", "step_size", "threshold")
-    settings = {name: getattr(options, name) for name in names}
-    settings = {name: value for name, value in settings.items() if value is not None}
+    typed = {name: getattr(options, name) for name in names}
+    settings = {name: value for name, value in typed.items() if value is not None}
     known = [field.name for field in fields(kind)]
     for name in settings:
         if name not in known:
@@ -256,11 +250,7 @@ def threat_eps(eps: float | None, facts: ZooModel) -> float:
 def load_images(options: DataOptions, facts: ZooModel, part: str | None = None) -> ImageData:
     """Load the images that are asked for, and see that they fit the model.
 
-    Args:
-        options: Which images.
-        facts: The model.
-        part: Of a known data set; by default the part for robustness, or of all test images those
-            with the numbers that are asked for.
+    By default those of the part for robustness, or of all test images those with given numbers.
     """
     from cpr_wrap.data import DATASETS, load_data
 
@@ -306,9 +296,7 @@ def _check_fit(data: ImageData, facts: ZooModel, options: DataOptions) -> None:
         )
 
 
-def calibrated(
-    model: SelectiveClassifier, rate: float, data: ImageData
-) -> tuple[SelectiveClassifier, CalibrationRecord]:
+def calibrated(model: SelectiveClassifier, rate: float, data: ImageData) -> Calibration:
     """Set the rule on some images so that it rejects that share of right answers."""
     from cpr_wrap.calibration import calibrate
     from cpr_wrap.engine.progress import busy

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from cpr_wrap.metrics.losses import LossLike
     from cpr_wrap.zoo import ZooModel
 
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-
 
 def seconds(text: str) -> float:
     """Read a time like `20ms` or `0.5s`.
@@ -32,7 +30,7 @@ def seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(us|ms|s)", str(text).strip())
     if found is None:
         raise typer.BadParameter(f"expected a time like 20ms or 0.5s, got {text!r}")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(found[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[found[2]]
 
 
 def read_cost(text: str) -> LossLike:
@@ -80,7 +78,7 @@ class AdviceOptions:
 
 
 def advise(
-    address: options.Address,
+    address: str = options.address(),
     *,
     eps: float | None = options.eps(),
     model: ModelOptions,
@@ -147,19 +145,16 @@ def _show_advice(found: Advice, advice: AdviceOptions, common: Common) -> None:
         write_atomically(advice.table, table.render("markdown") + "\n")
     if advice.figure is not None:
         write_figure(advice_figure(found), advice.figure)
-    if common.as_json:
-        head = {"advice": str(found), "cost": found.cost.name, "eps": found.eps}
-        _show.print_json(head | {"notes": found.notes, "candidates": found.rows()})
-        return
-    typer.echo(f"{table.render('text')}\n\n{found}")
+    lines = [f"{table.render('text')}\n\n{found}"]
     if found.gain is not None:
-        typer.echo(f"without rejection the loss is {found.gain} more there")
-    for note in found.notes:
-        typer.echo(f"note: {note}")
+        lines.append(f"without rejection the loss is {found.gain} more there")
+    lines += [f"note: {note}" for note in found.notes]
+    head = {"advice": str(found), "cost": found.cost.name, "eps": found.eps}
+    _show.answer(common, head | {"notes": found.notes, "candidates": found.rows()}, *lines)
 
 
 def calibrate(
-    address: options.Address,
+    address: str = options.address(),
     *,
     reject_rate: float = options.number(
         "Share of correctly classified images to reject.", default=0.01
@@ -183,10 +178,8 @@ def calibrate(
     images = _load.load_images(data, facts, None if data.chosen else "validation")
     selective, record = _load.calibrated(selective, reject_rate, images)
     folder = None if out is None else selective.save(out)
-    if common.as_json:
-        _show.print_json({"model": address, "folder": folder} | _show.plain(record))
-        return
-    typer.echo(_show.calibration_sentence(record))
+    lines = [_show.calibration_sentence(record)]
     if folder is not None:
         own = options.own_code(model.network)
-        typer.echo(f"saved to {folder}; load it as local:{folder}{own}")
+        lines.append(f"saved to {folder}; load it as local:{folder}{own}")
+    _show.answer(common, {"model": address, "folder": folder} | _show.plain(record), *lines)

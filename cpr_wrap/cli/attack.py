@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from cpr_wrap.cli import _load, _show, options
 from cpr_wrap.cli._run import CHECK_FAILED, mention
-from cpr_wrap.cli.options import Common, DataOptions, ModelOptions, option
+from cpr_wrap.cli.options import Common, DataOptions, ModelOptions, argument, option
 
 if TYPE_CHECKING:
-    from cpr_wrap.evaluation.benchmark import Figures
     from cpr_wrap.metrics import RobustnessCurve
     from cpr_wrap.selective import SelectiveClassifier
 
 
 def attack(
-    address: options.Address,
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="The attack: see `cpr-wrap list attacks`, or module:name.", show_default=False
-        ),
-    ],
+    address: str = options.address(),
+    name: str = argument("The attack: see `cpr-wrap list attacks`, or module:name."),
     *,
     eps: float | None = options.eps(),
     iterations: int | None = option("Steps of each restart of our attacks; 50 by default.", min=1),
@@ -48,15 +42,14 @@ def attack(
 
     loaded = _load.load_model(address, model, _load.pick_device(common.device))
     stage = find_attack(name, loaded.model.rule, steps=iterations, restarts=restarts)
-    subject = loaded.on_images(eps, model, data).calibrated(None, None, data)
+    subject = loaded.on_images(eps, model, data)
+    _load.warn_of_open_rule(loaded.model)
     budget = Listed(name=f"only {stage.name}", listed=(stage,))
     task = subject.task(stage.name, budget, common, model.network)
     found = task.evaluate(audited=False, seed=seed, batch_size=batch_size)
     counts = _count(loaded.model, found, stage.name)
-    if common.as_json:
-        _show.print_json({"model": address, "rule": loaded.model.rule, **counts})
-    else:
-        typer.echo(_sentences(counts))
+    content = {"model": address, "rule": loaded.model.rule, **counts}
+    _show.answer(common, content, *_sentences(counts))
     if counts["problems"]:
         raise typer.Exit(CHECK_FAILED)
 
@@ -83,9 +76,9 @@ def _count(model: SelectiveClassifier, found: RobustnessCurve, name: str) -> dic
     }
 
 
-def _sentences(counts: dict[str, Any]) -> str:
+def _sentences(counts: dict[str, Any]) -> list[str]:
     problems = [f"does not hold: {problem}" for problem in counts["problems"]]
-    lines = [
+    return [
         f"{counts['right_when_clean']} of {counts['images']} images are right when clean",
         f"{counts['attack']} made {counts['accepted_mistakes']} of them accepted and wrong and "
         f"{counts['rejections']} rejected, within {counts['norm']} {counts['eps']:g}; "
@@ -93,11 +86,10 @@ def _sentences(counts: dict[str, Any]) -> str:
         *(problems or ["every recorded point was confirmed"]),
         f"{counts['passes_per_image']:,.0f} passes per image, {_show.duration(counts['seconds'])}",
     ]
-    return "\n".join(lines)
 
 
 def certify(
-    address: options.Address,
+    address: str = options.address(),
     *,
     eps: float | None = options.eps(),
     calibrate: float | None = options.calibration(),
@@ -143,9 +135,7 @@ def certify(
 
 
 def bench(
-    address: Annotated[
-        str, typer.Argument(help="A model.", metavar="ADDRESS")
-    ] = "bundled:mnist-compact-at",
+    address: str = argument("A model.", "bundled:mnist-compact-at", metavar="ADDRESS"),
     *,
     eps: float | None = options.eps(),
     budget: str = options.budget(default="quick"),
@@ -173,11 +163,7 @@ def bench(
         _show.print_json({"model": address, "rule": loaded.model.rule, "engine": figures})
         return
     typer.echo(f"{address}, {loaded.model.rule.describe()}, batches of {batch_size}")
-    _show.print_list("engine", _engine(figures, budget))
-
-
-def _engine(figures: Figures, budget: str) -> dict[str, str]:
-    return {
+    lines = {
         "forward": f"{1e6 * figures.forward:,.0f} µs per image",
         "input gradient": f"{1e6 * figures.backward:,.0f} µs per image, without its forward "
         f"({1e6 * figures.smoothed:,.0f} µs smoothed)",
@@ -189,3 +175,4 @@ def _engine(figures: Figures, budget: str) -> dict[str, str]:
         "efficiency": f"{figures.efficiency:.2f}, bare time / time taken "
         f"({figures.cpu_efficiency:.2f} in processor time)",
     }
+    _show.print_list("engine", lines)

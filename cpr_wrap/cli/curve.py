@@ -49,7 +49,7 @@ class RunOptions:
     seed: int = options.seed()
     batch_size: int | None = options.batch_size()
     block_size: int | None = option(
-        "Images per block; by default an eighth of all, from 16 to 128.", min=1
+        "Images per block; by default an eighth of all, from 50 to 128.", min=1
     )
     dtype: str | None = option(
         "Search in bf16 or fp16; points are judged in the model's own precision."
@@ -66,7 +66,7 @@ class RunOptions:
 
 
 def curve(
-    address: options.Address,
+    address: str = options.address(),
     *,
     eps: float | None = options.eps(),
     model: ModelOptions,
@@ -130,14 +130,13 @@ def _prepare(
 
 
 def _show_estimate(cost: Estimate, task: Task, common: Common) -> None:
-    if common.as_json:
-        _show.print_json(cost)
-        return
     audit = f", {cost.audit_passes:,.0f} passes of it for the audit" if cost.audit_passes else ""
-    typer.echo(
+    _show.answer(
+        common,
+        cost,
         f"about {cost.passes:,.0f} passes ({cost.passes_per_image:,.0f} per image) and "
         f"{_show.duration(cost.seconds)} for {cost.images} images with budget {task.budget.name}, "
-        f"from {cost.probed} of them{audit}"
+        f"from {cost.probed} of them{audit}",
     )
 
 
@@ -177,20 +176,28 @@ def save(task: Task, found: RobustnessCurve, folder: Path) -> None:
 
 def _print(found: RobustnessCurve, folder: Path, common: Common) -> None:
     from cpr_wrap.evaluation.result import read_json
+    from cpr_wrap.metrics import clean_metrics
     from cpr_wrap.metrics.plausibility import implied
 
     if common.as_json:
         _show.print_json(read_json(folder) | {"folder": folder})
         return
     _show.print_curve(found)
-    typer.echo(_show.clean_sentence(found))
-    typer.echo(_show.cost_sentence(found))
-    if found.effort is not None:
-        typer.echo(found.effort.describe())
-    if said := implied(found):
-        typer.echo(said)
-    if found.certificate is not None:
-        typer.echo(_show.certificate_sentence(found.certificate))
+    clean = clean_metrics(found.records)
+    seconds = 0.0 if found.provenance is None else found.provenance.seconds
+    lines = [
+        f"clean images: {_show.percent(clean.accuracy_with_rejection)} of the accepted are right, "
+        f"{_show.percent(clean.rejection_rate)} are rejected",
+        "right when clean, and no accepted mistake found within eps:  "
+        f"{_show.percent(clean.robust_accuracy_with_detection)}",
+        f"{found.passes_per_image:,.0f} passes per image, {_show.duration(seconds)} in all",
+        "" if found.effort is None else found.effort.describe(),
+        implied(found),
+        "" if found.certificate is None else _show.certificate_sentence(found.certificate),
+    ]
     if found.checks is not None:
-        _show.print_checks(found.checks)
-    typer.echo(f"written to {folder}; next: cpr-wrap report {folder}")
+        marks = {True: "ok ", False: "NO ", None: "-  "}
+        lines.append("Can the evaluation be trusted?")
+        lines += [f"  {marks[each.passed]} {each.name}: {each.detail}" for each in found.checks]
+    lines.append(f"written to {folder}; next: cpr-wrap report {folder}")
+    typer.echo("\n".join(filter(None, lines)))

@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import enum
-from typing import Annotated, Any
+from typing import Any, Literal, get_args
 
 import typer
 
 from cpr_wrap.cli import _show
-from cpr_wrap.cli.options import Common, option
+from cpr_wrap.cli.options import Common, argument, option
 
-
-class Kind(str, enum.Enum):
-    """What there is to choose from."""
-
-    models = "models"
-    sources = "sources"
-    rules = "rules"
-    attacks = "attacks"
-    budgets = "budgets"
-    datasets = "datasets"
-    recipes = "recipes"
-
-
-class SourceName(str, enum.Enum):
-    """Where models come from."""
-
-    bundled = "bundled"
-    robustbench = "robustbench"
-    timm = "timm"
+Kind = Literal["models", "sources", "rules", "attacks", "budgets", "datasets", "recipes"]
 
 
 def list_names(
-    kind: Annotated[
-        Kind | None,
-        typer.Argument(help="What to list; everything by default.", show_default=False),
-    ] = None,
+    kind: Kind | None = argument("What to list; everything by default.", None),
     *,
-    source: SourceName = option("Source of the models to list.", default=SourceName.bundled),
+    source: Literal["bundled", "robustbench", "timm"] = option(
+        "Source of the models to list.", default="bundled"
+    ),
     like: str | None = option("Only names that contain this."),
     common: Common,
 ) -> None:
@@ -48,9 +28,9 @@ def list_names(
     Example: cpr-wrap list models --source robustbench --like rice
     """
     wanted = (like or "").lower()
-    kinds = list(Kind) if kind is None else [kind]
+    kinds = get_args(Kind) if kind is None else (kind,)
     found = {
-        each.value: {k: v for k, v in _entries(each, source).items() if wanted in k.lower()}
+        each: {k: v for k, v in _entries(each, source).items() if wanted in k.lower()}
         for each in kinds
     }
     if common.as_json:
@@ -58,11 +38,11 @@ def list_names(
         return
     for name, entries in found.items():
         _show.print_list(name, entries or {"none": ""})
-    if Kind.models in kinds and source is SourceName.bundled:
+    if "models" in kinds and source == "bundled":
         typer.echo("models of other sources: cpr-wrap list models --source robustbench, or timm")
 
 
-def _entries(kind: Kind, source: SourceName) -> dict[str, str]:
+def _entries(kind: str, source: str) -> dict[str, str]:
     """Names of a kind, with what they are."""
     from cpr_wrap import zoo
     from cpr_wrap.attacks.ensemble import BUDGETS
@@ -71,37 +51,37 @@ def _entries(kind: Kind, source: SourceName) -> dict[str, str]:
     from cpr_wrap.rules import RULES
     from cpr_wrap.training import RECIPES
 
-    if kind is Kind.models:
+    if kind == "models":
         return _models(source)
-    if kind is Kind.attacks:
+    if kind == "attacks":
         return attack_names()
-    if kind is Kind.datasets:
+    if kind == "datasets":
         known = {name: _images(DATASETS[name]) for name in DATASETS}
         return known | {name: _show.first_line(LOADERS[name]) for name in LOADERS}
-    if kind is Kind.recipes:
+    if kind == "recipes":
         return {
             name: f"{each.method.name} on {each.dataset}, {each.network}, {each.epochs} epochs"
             for name, each in RECIPES.items()
         }
-    if kind is Kind.budgets:
+    if kind == "budgets":
         as_coded = {"published": "  With the published code's choices where the two differ."}
         return {
             name: _show.first_line(type(each)) + as_coded.get(name, "")
             for name, each in BUDGETS.items()
         }
-    registry: Any = zoo.ZOOS if kind is Kind.sources else RULES
+    registry: Any = zoo.ZOOS if kind == "sources" else RULES
     return {name: _show.first_line(each) for name, each in registry.items()}
 
 
-def _models(source: SourceName) -> dict[str, str]:
+def _models(source: str) -> dict[str, str]:
     from cpr_wrap.zoo import load_network
     from cpr_wrap.zoo.bundled import bundled_names
     from cpr_wrap.zoo.robustbench import robustbench_names
     from cpr_wrap.zoo.timm import timm_names
 
-    if source is SourceName.robustbench:
+    if source == "robustbench":
         return dict.fromkeys(robustbench_names(), "")
-    if source is SourceName.timm:
+    if source == "timm":
         return dict.fromkeys(timm_names(), "")
     found = {}
     for name in bundled_names():

@@ -1,12 +1,11 @@
 """The options that commands share, each declared once.
 
-A command declares its options as `name: type = option("What it is for.")`, and those that several
+A command declares an option as `name: type = option("What it is for.")`, and those that several
 commands share as the fields of a dataclass, which it takes as one parameter.
 """
 
 from __future__ import annotations
 
-import enum
 import functools
 import inspect
 import math
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -29,6 +28,11 @@ def option(text: str, *names: str, default: Any = None, **more: Any) -> Any:
     A default of False makes a flag, without `--no-`.
     """
     return field(default=default, metadata={"names": names, "help": text, **more})
+
+
+def argument(text: str, default: Any = MISSING, **more: Any) -> Any:
+    """An argument: its help, and what `typer.Argument` takes."""
+    return field(default=default, metadata={"kind": typer.Argument, "help": text, **more})
 
 
 def flattened(function: Callable[..., None]) -> Callable[..., None]:
@@ -68,11 +72,11 @@ def _parameter(
 ) -> inspect.Parameter:
     """A declared option as Typer reads it."""
     more, default = {"rich_help_panel": panel, **declared.metadata}, declared.default
-    names = more.pop("names")
+    names, made = more.pop("names", ()), more.pop("kind", typer.Option)
     if default is False and not names:
         names = (f"--{name.replace('_', '-')}",)
     shown = not (default is None or default is False or default is MISSING)
-    info = typer.Option(*names, show_default=shown, **more)
+    info = made(*names, show_default=shown, **more)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -140,16 +144,12 @@ def own_code(network: str | None) -> str:
     return f" --network {network}" if colon and source not in ZOOS else ""
 
 
-Address = Annotated[
-    str,
-    typer.Argument(
-        help="bundled:NAME, robustbench:NAME, timm:NAME, hf-hub:OWNER/NAME or local:PATH.",
-        metavar="ADDRESS",
-        show_default=False,
-    ),
-]
-
-# Options that stand alone in several commands.
+# What several commands take, each by itself.
+address = partial(
+    argument,
+    "bundled:NAME, robustbench:NAME, timm:NAME, hf-hub:OWNER/NAME or local:PATH.",
+    metavar="ADDRESS",
+)
 required = partial(option, default=MISSING)
 number = partial(option, parser=fraction, metavar="NUMBER")
 numbers = partial(option, parser=fractions, metavar="NUMBERS")
@@ -164,21 +164,10 @@ validation = partial(
 overwrite = partial(option, "Overwrite existing files.", default=False)
 weights_folder = partial(option, "Folder of downloaded weights.", rich_help_panel=MODEL)
 architecture = partial(
-    option,
-    "Architecture of local:FILE: a name like lenet, or module:Class.",
-    rich_help_panel=MODEL,
+    option, "Architecture of local:FILE: a name like lenet, or module:Class.", rich_help_panel=MODEL
 )
 data_folder = partial(option, "Folder of the data sets; by default $CPR_WRAP_DATA, else data.")
 may_download = partial(option, "Download what is missing.", default=False)
-
-
-class DeviceName(str, enum.Enum):
-    """Where to compute."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-    mps = "mps"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,11 +175,11 @@ class Common:
     """What every command takes."""
 
     panel = GENERAL
-    device: DeviceName = option("Device; auto uses a GPU if there is one.", default=DeviceName.auto)
+    device: Literal["auto", "cpu", "cuda", "mps"] = option(
+        "Device; auto uses a GPU if there is one.", default="auto"
+    )
     imports: list[str] | None = option(
-        "Import this module first, for what it registers; repeatable.",
-        "--import",
-        metavar="MODULE",
+        "Import this module first, for what it registers; repeatable.", "--import", metavar="MODULE"
     )
     as_json: bool = option("Print JSON.", "--json", default=False)
     debug: bool = option("Show an error's traceback.", default=False)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from cpr_wrap.cli import _load, _show, options
-from cpr_wrap.cli.options import Common, ModelOptions, option
+from cpr_wrap.cli.options import Common, ModelOptions, argument, option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
 
 def predict(
-    address: options.Address,
-    path: Annotated[
-        Path, typer.Argument(help="An image file, or a folder of them.", show_default=False)
-    ],
+    address: str = options.address(),
+    path: Path = argument("An image file, or a folder of them."),
     *,
     batch_size: int = option("Batch size.", default=64, min=1),
     class_names: Path | None = option("A text file with the names of the classes, one per line."),

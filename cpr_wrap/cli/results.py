@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import csv
-import enum
 import io
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Literal
 
 import typer
 
 from cpr_wrap.cli import _show, options
 from cpr_wrap.cli._load import pick_device
 from cpr_wrap.cli._run import CHECK_FAILED
-from cpr_wrap.cli.options import MODEL, Common, check_free, option
+from cpr_wrap.cli.options import MODEL, Common, argument, check_free, option
 
-Folders = Annotated[
-    list[Path],
-    typer.Argument(help="Result folders, folders of them, or patterns.", show_default=False),
-]
-Folder = Annotated[
-    Path, typer.Argument(help="A result folder, as `cpr-wrap curve` writes it.", show_default=False)
-]
-
-
-class FormatName(str, enum.Enum):
-    """How a table is written."""
-
-    text = "text"
-    markdown = "markdown"
-    latex = "latex"
-    csv = "csv"
+_folders = partial(argument, "Result folders, folders of them, or patterns.")
 
 
 def merge(
-    folders: Folders,
+    folders: list[Path] = _folders(),
     *,
     out: Path = options.required("The folder to write."),
     overwrite: bool = options.overwrite(),
@@ -75,7 +60,7 @@ def merge(
 
 
 def verify(
-    folder: Folder,
+    folder: Path = argument("A result folder, as `cpr-wrap curve` writes it."),
     *,
     model: str | None = option("The model, if not at the recorded address.", rich_help_panel=MODEL),
     model_dir: Path | None = options.weights_folder(),
@@ -95,20 +80,16 @@ def verify(
 
     where: dict[str, Any] = {"address": model, "model_dir": model_dir, "network": network}
     with busy("verifying"):
-        answer = verify_result(folder, device=pick_device(common.device), **where)
-    if common.as_json:
-        _show.print_json({"holds": answer.holds} | _show.plain(answer))
-    else:
-        for problem in answer.problems:
-            typer.echo(problem)
-        end = "everything holds" if answer.holds else f"{len(answer.problems)} do not hold"
-        typer.echo(f"{answer.checked} recorded inputs checked: {end}")
-    if not answer.holds:
+        found = verify_result(folder, device=pick_device(common.device), **where)
+    end = "everything holds" if found.holds else f"{len(found.problems)} do not hold"
+    lines = (*found.problems, f"{found.checked} recorded inputs checked: {end}")
+    _show.answer(common, {"holds": found.holds} | _show.plain(found), *lines)
+    if not found.holds:
         raise typer.Exit(CHECK_FAILED)
 
 
 def report(
-    folders: Folders,
+    folders: list[Path] = _folders(),
     *,
     out: Path = option("The HTML file to write.", default=Path("report.html")),
     title: str | None = option("Heading of the report."),
@@ -136,25 +117,21 @@ def report(
         check_free(file, overwrite)
     # The figure first: a format that nobody can draw leaves no half of the work behind.
     with busy("drawing"):
-        drawn = []
         if figure is not None:
-            drawn = [reports.write_figure(reports.curve_figure(runs), figure)]
-        written = [reports.write_report(runs, out, title), *drawn]
+            reports.write_figure(reports.curve_figure(runs), figure)
+        written = [reports.write_report(runs, out, title), *([figure] if figure else [])]
     if robustbench is not None:
         for run in runs:
             info = reports.write_model_info(run, robustbench)
             written += [info, reports.write_adversarial_images(run, info.with_suffix(".pt"))]
-    if common.as_json:
-        _show.print_json({"written": written})
-    else:
-        typer.echo("\n".join(f"written to {path}" for path in written))
+    _show.answer(common, {"written": written}, *(f"written to {path}" for path in written))
 
 
 def compare(
-    folders: Folders,
+    folders: list[Path] = _folders(),
     *,
-    format: FormatName = option(  # noqa: A002 - the name people expect
-        "How to write the table.", default=FormatName.text
+    format: Literal["text", "markdown", "latex", "csv"] = option(  # noqa: A002 - as expected
+        "How to write the table.", default="text"
     ),
     loss: list[str] | None = option("A rejection loss, e.g. step:0.1; repeatable. By default two."),
     full: bool = option("All of the paper's losses.", default=False),
@@ -186,11 +163,11 @@ def compare(
         _show.print_json(ranked_rows(runs, losses))
         return
     if traditional:
-        text = traditional_table(runs).render(format.value)
-    elif format is FormatName.csv:
+        text = traditional_table(runs).render(format)
+    elif format == "csv":
         text = table_csv(ranked_rows(runs, losses))
     else:
-        text = "\n\n".join(table.render(format.value) for table, _ in ranking(runs, losses))
+        text = "\n\n".join(table.render(format) for table, _ in ranking(runs, losses))
     if out is None:
         typer.echo(text)
     else:

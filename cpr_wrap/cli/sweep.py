@@ -8,23 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from cpr_wrap.cli import _load, _show, options
 from cpr_wrap.cli._run import CHECK_FAILED, mention, resumable
-from cpr_wrap.cli.options import Common, DataOptions, ModelOptions, fraction, option
+from cpr_wrap.cli.options import Common, DataOptions, ModelOptions, argument, fraction, option
 
 if TYPE_CHECKING:
     from cpr_wrap.data import ImageData
     from cpr_wrap.evaluation import Estimate
     from cpr_wrap.evaluation.sweep import Task
     from cpr_wrap.metrics import RobustnessCurve
-    from cpr_wrap.selective import SelectiveClassifier
-    from cpr_wrap.zoo import ZooModel
 
-_CALIBRATE = "calibrate"
 _LISTS = ("models", "rules", "eps", "norms", "budgets")
 _PATHS = ("model_dir", "data_dir", "class_map")
 
@@ -35,8 +32,7 @@ class SweepOptions:
 
     models: list[str] | None = option("Address of a model; repeatable.", "--model")
     rules: list[str] | None = option(
-        "NAME or NAME:SETTING=VALUE,…, also module:Class and calibrate=RATE; repeatable.",
-        "--rule",
+        "NAME or NAME:SETTING=VALUE,…, also module:Class and calibrate=RATE; repeatable.", "--rule"
     )
     eps: list[str] | None = option("Perturbation budget, e.g. 8/255; repeatable.")
     norms: list[str] | None = option("Norm; repeat.", "--norm")
@@ -47,10 +43,7 @@ class SweepOptions:
 
 
 def sweep(
-    plan: Annotated[
-        Path | None,
-        typer.Argument(help="TOML file with models, rules, eps, …", show_default=False),
-    ] = None,
+    plan: Path | None = argument("TOML file with models, rules, eps, …", None),
     *,
     combine: SweepOptions,
     data: DataOptions,
@@ -85,15 +78,8 @@ def sweep(
                 _show_estimates(costs, common)
             return
         with resumable(f"finished runs are in {out}"):
-            curves = evaluate(
-                tasks,
-                out,
-                audited=audit,
-                seed=seed,
-                batch_size=batch_size,
-                overwrite=overwrite,
-                tell=mention,
-            )
+            how: dict[str, Any] = {"audited": audit, "seed": seed, "batch_size": batch_size}
+            curves = evaluate(tasks, out, overwrite=overwrite, tell=mention, **how)
         if leads:
             _write(curves, out, common)
     if any(curve.audited is False for curve in curves):
@@ -138,7 +124,7 @@ def _tasks(combine: SweepOptions, data: DataOptions, device: Any, common: Common
     from cpr_wrap._text import eps_text
     from cpr_wrap.evaluation.curve import check_threat, find_budget
     from cpr_wrap.geometry import threat
-    from cpr_wrap.zoo import load_network
+    from cpr_wrap.zoo import load_network, wrap
 
     budgets = {name: find_budget(name) for name in combine.budgets or ["standard"]}
     norms = [threat(norm).name for norm in combine.norms or ()]
@@ -153,7 +139,8 @@ def _tasks(combine: SweepOptions, data: DataOptions, device: Any, common: Common
         images = held[key] = held.get(key) or _load.load_images(data, facts)
         sizes = [fraction(each) for each in combine.eps or ()] or [_load.threat_eps(None, facts)]
         for text, norm in product(combine.rules or [""], norms or [facts.norm or "Linf"]):
-            model, rate = _under(text, facts, norm, device)
+            rule, rate = _read_rule(text, norm) if text else (None, None)
+            model = _load.under_rule(facts, rule, device) if rule else wrap(facts, device=device)
             subject = _load.Subject(
                 model=model, facts=facts, images=images, eps=sizes[0], norm=norm
             ).calibrated(rate, combine.validation, data)
@@ -166,41 +153,28 @@ def _tasks(combine: SweepOptions, data: DataOptions, device: Any, common: Common
                 yield replace(subject, eps=eps).task(run, budget, common, network)
 
 
-def _under(
-    text: str, facts: ZooModel, norm: str, device: Any
-) -> tuple[SelectiveClassifier, float | None]:
-    """A network under a rule, and the rate to calibrate it to."""
-    from cpr_wrap.zoo import wrap
-
-    if not text:
-        return wrap(facts, device=device), None
-    rule, pairs, rate = _read_rule(text)
-    return _load.under_rule(facts, ModelOptions(rule=rule, settings=pairs, norm=norm), device), rate
-
-
-def _read_rule(text: str) -> tuple[str, list[str], float | None]:
-    """Read `cpr:radius=0.1,steps=20` or `module:Class:calibrate=0.01`: name, settings and rate."""
+def _read_rule(text: str, norm: str | None = None) -> tuple[ModelOptions, float | None]:
+    """Read `cpr:radius=0.1,steps=20` or `module:Class:calibrate=0.01`: the rule, and the rate."""
     from cpr_wrap.rule import find_rule
 
     name, _, rest = text.rpartition(":")
     if "=" not in rest:
         name, rest = text, ""
     pairs, rate = [pair for pair in rest.split(",") if pair], None
-    for pair in [pair for pair in pairs if pair.partition("=")[0].strip() == _CALIBRATE]:
+    for pair in [pair for pair in pairs if pair.partition("=")[0].strip() == "calibrate"]:
         pairs.remove(pair)
         rate = fraction(pair.partition("=")[2])
     _load.rule_options(find_rule(name), pairs)  # refuses what cannot be read
-    return name, pairs, rate
+    return ModelOptions(rule=name, settings=pairs, norm=norm), rate
 
 
 def _show_estimates(costs: dict[str, Estimate], common: Common) -> None:
-    if common.as_json:
-        _show.print_json(costs)
-        return
-    for name, cost in costs.items():
-        typer.echo(f"{name}: {cost.passes:,.0f} passes, {_show.duration(cost.seconds)}")
+    lines = [
+        f"{name}: {cost.passes:,.0f} passes, {_show.duration(cost.seconds)}"
+        for name, cost in costs.items()
+    ]
     total = _show.duration(sum(cost.seconds for cost in costs.values()))
-    typer.echo(f"about {total} in all for {len(costs)} runs")
+    _show.answer(common, costs, *lines, f"about {total} in all for {len(costs)} runs")
 
 
 def _write(curves: list[RobustnessCurve], out: Path, common: Common) -> None:
@@ -213,8 +187,5 @@ def _write(curves: list[RobustnessCurve], out: Path, common: Common) -> None:
     rows = results(folders).rows()
     (out / "results.csv").write_text(table_csv(rows) + "\n")
     page = write_report(folders, out / "report.html")
-    if common.as_json:
-        _show.print_json(rows)
-        return
-    typer.echo("\n\n".join(table.render("text") for table, _ in ranking(curves)))
-    typer.echo(f"written: {out / 'results.csv'} and {page}")
+    tables = "\n\n".join(table.render("text") for table, _ in ranking(curves))
+    _show.answer(common, rows, tables, f"written: {out / 'results.csv'} and {page}")

@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from cpr_wrap.cli import _load, _show, options
 from cpr_wrap.cli._run import resumable
 from cpr_wrap.cli.options import Common, option
@@ -157,10 +155,8 @@ def _given(
         found = _find_network(address, pretrained=changes.pretrained, **settings)
     source = {"network_settings": settings, **found.source}
     names = ("base", "network", "network_settings")
-    return {
-        "network": found.network,
-        "source": {name: source[name] for name in names if name in source},
-    }
+    known = {name: source[name] for name in names if name in source}
+    return {"network": found.network, "source": known}
 
 
 def _load_images(
@@ -200,13 +196,12 @@ def _check_classes(images: Path, validation: Path) -> None:
 
 
 def _print(result: TrainingResult, out: Path, common: Common, network: str) -> None:
-    if common.as_json:
-        _show.print_json({"folder": result.folder, "history": result.history})
-        return
     last = result.history[-1]
-    typer.echo(
+    _show.answer(
+        common,
+        {"folder": result.folder, "history": result.history},
         f"{len(result.history)} epochs, loss {last.loss:.3f}; on validation images "
         f"{_show.percent(last.validation_clean)} clean, "
-        f"{_show.percent(last.validation_robust)} under attack"
+        f"{_show.percent(last.validation_robust)} under attack",
+        f"saved to {out}; next: cpr-wrap curve local:{out}{network} --num 100",
     )
-    typer.echo(f"saved to {out}; next: cpr-wrap curve local:{out}{network} --num 100")

@@ -115,11 +115,7 @@ def pick_device(name: str) -> torch.device:
 
 @contextmanager
 def several_processes(device: torch.device) -> Iterator[bool]:
-    """Join the processes of this command, if there are several, and part from them at the end.
-
-    Yields:
-        Whether this is the process that prints and writes.
-    """
+    """Join the processes of this command, if there are several; yields whether this one leads."""
     from cpr_wrap import _processes
 
     joined_before = _processes.together()

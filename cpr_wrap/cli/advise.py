@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 def seconds(text: str) -> float:
-    """Read a time like `20ms` or `0.5s`.
-
-    Example:
-        >>> seconds("20ms")
-        0.02
-    """
+    """Read a time like `20ms` or `0.5s`."""
     found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(us|ms|s)", str(text).strip())
     if found is None:
         raise typer.BadParameter(f"expected a time like 20ms or 0.5s, got {text!r}")

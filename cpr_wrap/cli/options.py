@@ -86,12 +86,7 @@ def _parameter(
 
 
 def fraction(text: str | float) -> float:
-    """Read a number of at least 0, like `0.3` or `8/255`.
-
-    Example:
-        >>> fraction("51/255")
-        0.2
-    """
+    """Read a number of at least 0, like `0.3` or `8/255`."""
     top, slash, bottom = str(text).partition("/")
     try:
         value = float(top) / (float(bottom) if slash else 1.0)
@@ -109,12 +104,7 @@ def fractions(text: str) -> tuple[float, ...]:
 
 
 def whole_numbers(text: str) -> list[int]:
-    """Read a list like `3,8,20-29`; a range has both its ends.
-
-    Example:
-        >>> whole_numbers("3, 8-10")
-        [3, 8, 9, 10]
-    """
+    """Read a list like `3,8,20-29`; a range has both its ends."""
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

@@ -50,12 +50,7 @@ SLOW = {
     "matplotlib": {"metrics/curve.py", "report/plots.py"},
     "pandas": {"_checks.py"},
     "pydantic": {"evaluation/result.py"},
-    "PIL": {
-        "cli/_pictures.py",
-        "data/folder.py",
-        "report/html.py",
-        "zoo/robustbench.py",
-    },
+    "PIL": {"data/folder.py", "report/html.py", "zoo/robustbench.py"},
     "pyautoattack": {"attacks/autoattack.py", "zoo/robustbench.py"},
     "robustbench": {"zoo/robustbench.py"},
     "scipy": {"metrics/comparison.py", "metrics/intervals.py"},

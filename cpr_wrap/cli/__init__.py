@@ -11,25 +11,9 @@ from typing import Annotated
 
 import typer
 
-from cpr_wrap.cli import (
-    advise,
-    attack,
-    bench,
-    calibrate,
-    certify,
-    compare,
-    curve,
-    demo,
-    listing,
-    merge,
-    predict,
-    report,
-    sweep,
-    train,
-    verify,
-)
-from cpr_wrap.cli._groups import flattened
+from cpr_wrap.cli import advise, attack, curve, demo, listing, predict, results, sweep, train
 from cpr_wrap.cli._run import Program, reported
+from cpr_wrap.cli.options import flattened
 
 __all__ = ["app", "main"]
 
@@ -39,17 +23,17 @@ _COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
     "list": ("Start here", listing.list_names),
     "curve": ("Evaluate", curve.curve),
     "sweep": ("Evaluate", sweep.sweep),
-    "certify": ("Evaluate", certify.certify),
+    "certify": ("Evaluate", attack.certify),
     "attack": ("Evaluate", attack.attack),
-    "merge": ("Evaluate", merge.merge),
-    "verify": ("Evaluate", verify.verify),
+    "merge": ("Evaluate", results.merge),
+    "verify": ("Evaluate", results.verify),
     "advise": ("Make and use models", advise.advise),
-    "calibrate": ("Make and use models", calibrate.calibrate),
+    "calibrate": ("Make and use models", advise.calibrate),
     "train": ("Make and use models", train.train),
     "predict": ("Make and use models", predict.predict),
-    "report": ("Show", report.report),
-    "compare": ("Show", compare.compare),
-    "bench": ("Show", bench.bench),
+    "report": ("Show", results.report),
+    "compare": ("Show", results.compare),
+    "bench": ("Show", attack.bench),
 }
 
 app = typer.Typer(

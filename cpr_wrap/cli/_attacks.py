@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from cpr_wrap._address import find
 from cpr_wrap.attacks.adaptive import ATTACKS, Attack, Stage, as_stage
 from cpr_wrap.attacks.autoattack import AdaptiveAutoAttack, AutoAttackOnBase
 from cpr_wrap.attacks.foolbox import attack_by_name
+from cpr_wrap.cli._show import first_line
 from cpr_wrap.objective import Goal, Objective
 from cpr_wrap.rules import RULES
 from cpr_wrap.selective import RejectionRule
@@ -24,13 +26,9 @@ GUESTS = {
 def find_attack(
     name: str, rule: RejectionRule, *, steps: int | None = None, restarts: int | None = None
 ) -> Stage:
-    """The attack of a name on a rule.
+    """The attack of a name on a rule: an objective of it, one of `GUESTS`, or `module:name`.
 
-    Args:
-        name: An objective of the rule, in any case, one of `GUESTS`, or an address `module:name`.
-        rule: The rule under attack.
-        steps: Steps of each restart of an objective; 50 if None.
-        restarts: Random starts of an objective beside the image itself; 1 if None.
+    An objective, in any case, runs 50 steps from the image and from one random start by default.
     """
     guest = _guest(name)
     if guest is not None:
@@ -55,18 +53,17 @@ def find_attack(
 def _guest(name: str) -> Stage | None:
     """An attack that is no objective of a rule, None if there is none of that name."""
     source, colon, detail = name.partition(":")
+    version: dict[str, Any] = {"version": detail} if detail else {}
     if source == "autoattack":
-        return AutoAttackOnBase(version=detail) if detail else AutoAttackOnBase()
+        return AutoAttackOnBase(**version)
     if source == "autoattack-adaptive":
-        return AdaptiveAutoAttack(version=detail) if detail else AdaptiveAutoAttack()
+        return AdaptiveAutoAttack(**version)
     if source == "foolbox":
         return attack_by_name(detail)
     return as_stage(find(ATTACKS, name)) if colon or name in ATTACKS else None
 
 
-def _objectives(
-    rule: RejectionRule | type[RejectionRule],
-) -> Iterable[tuple[Goal, Objective]]:
+def _objectives(rule: RejectionRule | type[RejectionRule]) -> Iterable[tuple[Goal, Objective]]:
     if isinstance(rule, type):
         try:
             rule = rule()
@@ -85,8 +82,7 @@ def attack_names() -> dict[str, str]:
     for rule in RULES.values():
         for goal, objective in _objectives(rule):
             kind = "inner" if goal is Goal.REJECTED else "outer"
-            about[objective.name] = f"{kind}: {(objective.terms.__doc__ or '').splitlines()[0]}"
+            about[objective.name] = f"{kind}: {first_line(objective.terms)}"
             rules.setdefault(objective.name, []).append(rule.name)
     listed = {name: f"{about[name]} On {', '.join(rules[name])}." for name in sorted(about)}
-    others = {name: (ATTACKS[name].__doc__ or "").strip().split("\n")[0] for name in ATTACKS}
-    return listed | others | GUESTS
+    return listed | {name: first_line(ATTACKS[name]) for name in ATTACKS} | GUESTS

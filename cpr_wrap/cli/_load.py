@@ -2,25 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import types
+import typing
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
 from cpr_wrap.cli._run import command_line, mention
-from cpr_wrap.cli._settings import rule_options
-from cpr_wrap.cli.options import Common, DataOptions, DeviceName, ModelOptions
+from cpr_wrap.cli.options import Common, DataOptions, ModelOptions, fraction
 
 if TYPE_CHECKING:
     import torch
 
-    from cpr_wrap.calibration import CalibrationRecord
+    from cpr_wrap.attacks.ensemble import Budget
+    from cpr_wrap.calibration import Calibration, CalibrationRecord
     from cpr_wrap.data import ImageData
-    from cpr_wrap.metrics import About
+    from cpr_wrap.evaluation.sweep import Task
+    from cpr_wrap.rule import RejectionRule
     from cpr_wrap.selective import SelectiveClassifier
     from cpr_wrap.zoo import ZooModel
+
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """A model, the images to evaluate it on, the threat, and how the rule was set, if it was."""
+
+    model: SelectiveClassifier
+    facts: ZooModel
+    images: ImageData
+    eps: float
+    norm: str
+    calibration: CalibrationRecord | None = None
+
+    def calibrated(self, rate: float | None, validation: str | None, data: DataOptions) -> Subject:
+        """Set the rule on validation images, if a rate is given; warn if it accepts everything."""
+        model, record = self.model, None
+        if rate is not None:
+            held_out = validation_images(data, self.facts, validation, self.images)
+            model, record = calibrated(model, rate, held_out)
+        warn_of_open_rule(model)
+        return replace(self, model=model, calibration=record)
+
+    def task(
+        self, name: str, budget: Budget, common: Common, network: str | None, extras: Any = ()
+    ) -> Task:
+        """Its evaluation, with what a result says of its run to be checked and made again."""
+        from cpr_wrap.evaluation.sweep import Task
+        from cpr_wrap.metrics import About
+
+        about = About(
+            name=name,
+            model=self.facts.address,
+            network=network or "",
+            imports=tuple(common.imports or ()),
+            dataset=self.images.name,
+            part=self.images.part,
+            dataset_note=self.images.note,
+            command=command_line(),
+            trained_eps=self.facts.trained_eps,
+        )
+        return Task(
+            about=about,
+            model=self.model,
+            data=self.images,
+            eps=self.eps,
+            norm=self.norm,
+            budget=budget,
+            extras=extras,
+            calibration=None if self.calibration is None else self.calibration.facts,
+        )
 
 
 class Loaded(NamedTuple):
@@ -29,91 +84,75 @@ class Loaded(NamedTuple):
     model: SelectiveClassifier
     facts: ZooModel
 
-
-def short_name(address: str) -> str:
-    """The last word of a model's address, for names of runs."""
-    return address.rpartition(":")[2].rstrip("/").rpartition("/")[2]
-
-
-def about(
-    name: str, facts: ZooModel, data: ImageData, network: str | None, common: Common
-) -> About:
-    """What a result says of its run, so that it can be checked and made again."""
-    from cpr_wrap.metrics import About
-
-    return About(
-        name=name,
-        model=facts.address,
-        network=network or "",
-        imports=tuple(common.imports or ()),
-        dataset=data.name,
-        part=data.part,
-        dataset_note=data.note,
-        command=command_line(),
-        trained_eps=facts.trained_eps,
-    )
+    def on_images(self, eps: float | None, model: ModelOptions, data: DataOptions) -> Subject:
+        """Load images for it; the threat is the one asked for, or else the model's own."""
+        return Subject(
+            model=self.model,
+            facts=self.facts,
+            eps=threat_eps(eps, self.facts),
+            norm=threat_norm(model, self.facts),
+            images=load_images(data, self.facts),
+        )
 
 
-def pick_device(name: DeviceName) -> torch.device:
+def run_name(address: str, *words: str) -> str:
+    """A name for a run of the model at an address."""
+    return "+".join((address.rpartition(":")[2].rstrip("/").rpartition("/")[2], *words))
+
+
+def pick_device(name: str) -> torch.device:
     """The device of that name, if this machine has one."""
     import torch
 
     from cpr_wrap.training.distributed import choose_device
 
-    there = {
-        DeviceName.cuda: torch.cuda.is_available(),
-        DeviceName.mps: torch.backends.mps.is_available(),
-    }
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there.get(name, True):
-        raise ValueError(f"this machine has no {name.value} device; use --device auto or cpu")
-    if name is DeviceName.cpu or name is DeviceName.mps:
-        return torch.device(name.value)
-    return choose_device(None)  # under torchrun each process its own GPU
+        raise ValueError(f"this machine has no {name} device; use --device auto or cpu")
+    # Under torchrun each process takes its own GPU.
+    return choose_device(name if name in ("cpu", "mps") else None)
 
 
 @contextmanager
 def several_processes(device: torch.device) -> Iterator[bool]:
-    """Join the processes of this command, if there are several, and part from them at the end.
+    """Join the processes of this command, if there are several; yields whether this one leads."""
+    from cpr_wrap import _processes
 
-    Yields:
-        Whether this is the process that prints and writes.
-    """
-    import torch.distributed as dist
-
-    from cpr_wrap.training.distributed import join_group
-
-    joined_before = dist.is_available() and dist.is_initialized()
-    group = join_group(device)
+    joined_before = _processes.together()
+    _processes.join(device)
     try:
-        yield group.leads
+        yield _processes.rank() == 0
     finally:
-        if group.world > 1 and not joined_before:
-            dist.destroy_process_group()
+        if not joined_before:
+            _processes.leave(wait=False)
 
 
 def load_model(address: str, options: ModelOptions, device: torch.device) -> Loaded:
     """Load a model and put it under the rule that the options ask for."""
     from cpr_wrap.rule import find_rule
-    from cpr_wrap.zoo import load_network, wrap
+    from cpr_wrap.zoo import load_network
 
     # An unknown rule or norm is better found before a download than after.
-    rule = None if options.rule is None else find_rule(options.rule).name
+    if options.rule is not None:
+        find_rule(options.rule)
     threat_norm(options, None)
     facts = load_network(address, model_dir=options.model_dir, network=options.network)
-    rule = rule or _implied_rule(options, facts)
-    settings = _rule_settings(rule or facts.rule.name, options, facts)  # type: ignore[union-attr]
-    return Loaded(wrap(facts, rule, device=device, **settings), facts)
+    return Loaded(under_rule(facts, options, device), facts)
 
 
-def _implied_rule(options: ModelOptions, facts: ZooModel) -> str | None:
-    """The rule that is meant where none is named; None is the model's own."""
-    from cpr_wrap.rule import DEFAULT_RULE
+def under_rule(facts: ZooModel, options: ModelOptions, device: torch.device) -> SelectiveClassifier:
+    """A loaded network under the rule that the options ask for."""
+    from cpr_wrap.rule import DEFAULT_RULE, find_rule
+    from cpr_wrap.zoo import wrap
 
-    if facts.rule is None:
-        return DEFAULT_RULE
+    rule = None if options.rule is None else find_rule(options.rule).name
+    own = facts.rule
     # A network saved without rejection is made for no rule in particular.
     wants_another = options.radius or options.steps or options.step_size
-    return DEFAULT_RULE if not facts.rule.can_reject and wants_another else None
+    if rule is None and (own is None or (not own.can_reject and wants_another)):
+        rule = DEFAULT_RULE
+    settings = _rule_settings(rule or own.name, options, facts)  # type: ignore[union-attr]
+    return wrap(facts, rule, device=device, **settings)
 
 
 def _rule_settings(rule: str, options: ModelOptions, facts: ZooModel) -> dict[str, Any]:
@@ -121,8 +160,8 @@ def _rule_settings(rule: str, options: ModelOptions, facts: ZooModel) -> dict[st
 
     kind = RULES[rule]
     names = ("radius", "steps", "step_size", "threshold")
-    settings = {name: getattr(options, name) for name in names}
-    settings = {name: value for name, value in settings.items() if value is not None}
+    typed = {name: getattr(options, name) for name in names}
+    settings = {name: value for name, value in typed.items() if value is not None}
     known = [field.name for field in fields(kind)]
     for name in settings:
         if name not in known:
@@ -131,6 +170,57 @@ def _rule_settings(rule: str, options: ModelOptions, facts: ZooModel) -> dict[st
     if "norm" in known and (options.norm or not own):
         settings["norm"] = threat_norm(options, facts)
     return settings | rule_options(kind, options.settings or ())
+
+
+def rule_options(rule: type[RejectionRule], pairs: Sequence[str]) -> dict[str, Any]:
+    """Read `name=value` pairs as settings of a rule, by the rule's own types."""
+    from cpr_wrap._registry import near
+
+    hints = typing.get_type_hints(rule) if pairs else {}
+    known = [field.name for field in fields(rule)]
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise typer.BadParameter(f"--set: expected NAME=VALUE, got {pair!r}")
+        if name not in known:
+            raise typer.BadParameter(
+                f"rule {rule.name!r} has no setting {name!r}.{near(name, known)} Its settings: "
+                f"{', '.join(known)}"
+            )
+        settings[name] = _read(name, text.strip(), hints[name])
+    return settings
+
+
+def _read(name: str, text: str, kind: Any) -> Any:
+    """A value of a type, from text."""
+    origin, choices = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if type(None) in choices and text.lower() == "none":
+            return None
+        return _read(name, text, next(c for c in choices if c is not type(None)))
+    if origin is typing.Literal:
+        known = {str(choice): choice for choice in choices}
+        if text not in known:
+            raise typer.BadParameter(f"{name}: expected one of {', '.join(known)}, got {text!r}")
+        return known[text]
+    readers: dict[Any, tuple[str, Any]] = {
+        bool: ("yes or no", lambda text: _WORDS[text.lower()]),
+        int: ("a whole number", int),
+        float: (
+            "a number",
+            lambda text: -fraction(text[1:]) if text[:1] == "-" else fraction(text),
+        ),
+        str: ("text", str),
+    }
+    if kind not in readers:
+        raise typer.BadParameter(f"{name} cannot be set from the command line")
+    expected, read = readers[kind]
+    try:
+        return read(text)
+    except (KeyError, ValueError, typer.BadParameter) as error:
+        raise typer.BadParameter(f"{name}: expected {expected}, got {text!r}") from error
 
 
 def threat_norm(options: ModelOptions, facts: ZooModel | None) -> str:
@@ -145,21 +235,18 @@ def threat_norm(options: ModelOptions, facts: ZooModel | None) -> str:
 
 def threat_eps(eps: float | None, facts: ZooModel) -> float:
     """The budget asked for, or else the one that the model was made for."""
-    if eps is None and facts.eps is None:
+    found = facts.eps if eps is None else eps
+    if found is None:
         raise typer.BadParameter(
             f"{facts.address} does not say for which budget it was made; pass --eps, e.g. 8/255"
         )
-    return facts.eps if eps is None else eps  # type: ignore[return-value]
+    return found
 
 
 def load_images(options: DataOptions, facts: ZooModel, part: str | None = None) -> ImageData:
     """Load the images that are asked for, and see that they fit the model.
 
-    Args:
-        options: Which images.
-        facts: The model.
-        part: Of a known data set; by default the part for robustness, or of all test images those
-            with the numbers that are asked for.
+    By default those of the part for robustness, or of all test images those with given numbers.
     """
     from cpr_wrap.data import DATASETS, load_data
 
@@ -169,10 +256,9 @@ def load_images(options: DataOptions, facts: ZooModel, part: str | None = None) 
             f"{facts.address} does not say which images it is for; pass --dataset with one of "
             f"{', '.join(DATASETS)}, a folder of images, a .npz file or module:function"
         )
-    chosen = options.start is not None or options.indices is not None
     data = load_data(
         name,
-        part or ("test" if chosen else "robust"),
+        part or ("test" if options.chosen else "robust"),
         options.data_dir,
         options.download,
         options.num,
@@ -206,9 +292,7 @@ def _check_fit(data: ImageData, facts: ZooModel, options: DataOptions) -> None:
         )
 
 
-def calibrated(
-    model: SelectiveClassifier, rate: float, data: ImageData
-) -> tuple[SelectiveClassifier, CalibrationRecord]:
+def calibrated(model: SelectiveClassifier, rate: float, data: ImageData) -> Calibration:
     """Set the rule on some images so that it rejects that share of right answers."""
     from cpr_wrap.calibration import calibrate
     from cpr_wrap.engine.progress import busy
@@ -219,21 +303,13 @@ def calibrated(
     images, labels = data.images.to(device), data.labels.to(device)
     with busy("calibrating"):
         preflight(model, images)
-        found = calibrate(model, images, labels, rate)
-    return found.model, found.record
+        return calibrate(model, images, labels, rate)
 
 
 def validation_images(
     options: DataOptions, facts: ZooModel, name: str | None, tested: ImageData
 ) -> ImageData:
-    """Images to set a rule on before it is tested on others.
-
-    Args:
-        options: The images of the test.
-        facts: The model.
-        name: The images; by default the validation part of the data set that is tested on.
-        tested: What the rule will be tested on.
-    """
+    """Images to set a rule on, by default the validation part of the data set that is tested on."""
     from cpr_wrap.data import DATASETS, LOADERS
 
     name = name or options.dataset or facts.dataset or ""

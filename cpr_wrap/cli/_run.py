@@ -21,7 +21,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -53,9 +53,7 @@ class Program(TyperGroup):
 def reported(function: Callable[..., None]) -> Callable[..., None]:
     """Let a command's errors and warnings come out as lines on standard error.
 
-    Args:
-        function: A command with the options `debug`, which asks for the traceback, `as_json` and
-            `imports`, modules to import first.
+    Of its options it reads `debug`, `as_json` and `imports`, the modules to import first.
     """
 
     @functools.wraps(function)
@@ -63,7 +61,10 @@ def reported(function: Callable[..., None]) -> Callable[..., None]:
         as_json = bool(options.get("as_json"))
         with _warnings_as_lines(), _stopped_by_sigterm():
             try:
-                _import(options.get("imports") or ())
+                for module in options.get("imports") or ():
+                    from cpr_wrap._address import import_module
+
+                    import_module(module)
                 function(*args, **options)
             except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
                 raise  # Typer knows what to do with these
@@ -80,14 +81,6 @@ def reported(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _import(modules: Sequence[str]) -> None:
-    if modules:
-        from cpr_wrap._address import import_module
-
-        for module in modules:
-            import_module(module)
-
-
 def _tell(text: str, code: int, as_json: bool, prefix: str = "") -> None:
     say(prefix + text)
     if as_json:
@@ -98,11 +91,7 @@ def _tell(text: str, code: int, as_json: bool, prefix: str = "") -> None:
 
 @contextmanager
 def resumable(kept: str) -> Iterator[None]:
-    """Inside, Ctrl-C says what is kept and how to resume.
-
-    Args:
-        kept: What is kept, as the beginning of a sentence.
-    """
+    """Inside, Ctrl-C says what is kept, the beginning of a sentence, and how to resume."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -171,14 +160,7 @@ def _one_line(error: Exception) -> str:
 def _warnings_as_lines() -> Iterator[None]:
     told: set[str] = set()
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,  # noqa: ARG001
-        lineno: int,  # noqa: ARG001
-        file: TextIO | None = None,  # noqa: ARG001
-        line: str | None = None,  # noqa: ARG001
-    ) -> None:
+    def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
         text = " ".join(str(message).split())
         if issubclass(category, UserWarning) and text not in told:
             told.add(text)

@@ -19,13 +19,22 @@ from cpr_wrap._text import percent as percent
 
 if TYPE_CHECKING:
     from cpr_wrap.calibration import CalibrationRecord
-    from cpr_wrap.metrics import Check, RobustnessCurve
+    from cpr_wrap.cli.options import Common
+    from cpr_wrap.metrics import RobustnessCurve
     from cpr_wrap.metrics.certificate import Certificate
 
 
 def print_json(data: Any) -> None:
     """Print data as JSON on standard output."""
     typer.echo(json.dumps(plain(data), indent=2, allow_nan=False))
+
+
+def answer(common: Common, data: Any, *lines: str) -> None:
+    """Print data as JSON if that is asked for, else the lines."""
+    if common.as_json:
+        print_json(data)
+    else:
+        typer.echo("\n".join(lines))
 
 
 def plain(value: Any) -> Any:
@@ -56,11 +65,10 @@ def print_curve(found: RobustnessCurve) -> None:
     from cpr_wrap.report import curve_values, losses, with_bars
 
     table = curve_values(found)
-    typer.echo(replace(with_bars(table), caption="").render("text"))
-    typer.echo()
-    typer.echo(replace(losses(found), caption="").render("text"))
-    typer.echo()
-    typer.echo(textwrap.fill(table.caption, _width()) + "\n")
+    for each in (with_bars(table), losses(found)):
+        typer.echo(replace(each, caption="").render("text") + "\n")
+    width = max(40, min(100, shutil.get_terminal_size((80, 24)).columns))
+    typer.echo(textwrap.fill(table.caption, width) + "\n")
 
 
 def print_certificate(found: Certificate, alphas: Sequence[float]) -> None:
@@ -82,23 +90,6 @@ def certificate_sentence(found: Certificate) -> str:
     )
 
 
-def _width() -> int:
-    return max(40, min(100, shutil.get_terminal_size((80, 24)).columns))
-
-
-def clean_sentence(found: RobustnessCurve) -> str:
-    """The usual figures on clean images, in two lines."""
-    from cpr_wrap.metrics import clean_metrics
-
-    figures = clean_metrics(found.records)
-    return (
-        f"clean images: {percent(figures.accuracy_with_rejection)} of the accepted are right, "
-        f"{percent(figures.rejection_rate)} are rejected\n"
-        "right when clean, and no accepted mistake found within eps:  "
-        f"{percent(figures.robust_accuracy_with_detection)}"
-    )
-
-
 def calibration_sentence(record: CalibrationRecord) -> str:
     """How a rule was set, and what it rejects, in a few lines."""
     lines = (
@@ -113,18 +104,9 @@ def calibration_sentence(record: CalibrationRecord) -> str:
     return "\n".join(lines)
 
 
-def cost_sentence(found: RobustnessCurve) -> str:
-    """What an evaluation took in one line."""
-    seconds = 0.0 if found.provenance is None else found.provenance.seconds
-    return f"{found.passes_per_image:,.0f} passes per image, {duration(seconds)} in all"
-
-
-def print_checks(checks: Sequence[Check]) -> None:
-    """Print an audit as a checklist."""
-    typer.echo("Can the evaluation be trusted?")
-    for check in checks:
-        mark = {True: "ok ", False: "NO ", None: "-  "}[check.passed]
-        typer.echo(f"  {mark} {check.name}: {check.detail}")
+def first_line(thing: object) -> str:
+    """The first line of a docstring."""
+    return (thing.__doc__ or "").strip().split("\n")[0]
 
 
 def print_list(title: str, entries: Mapping[str, str]) -> None:

@@ -1,31 +1,14 @@
-"""`cpr-wrap attack`: one attack alone, and how many of its points hold."""
+"""`cpr-wrap attack`, `certify` and `bench`: one attack, a proof, or the time that passes take."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cpr_wrap.cli import _show
-from cpr_wrap.cli._load import (
-    load_images,
-    load_model,
-    pick_device,
-    threat_eps,
-    threat_norm,
-    warn_of_open_rule,
-)
-from cpr_wrap.cli._run import CHECK_FAILED
-from cpr_wrap.cli.options import (
-    Address,
-    BatchSize,
-    Common,
-    DataOptions,
-    Eps,
-    ModelOptions,
-    Seed,
-    option,
-)
+from cpr_wrap.cli import _load, _show, options
+from cpr_wrap.cli._run import CHECK_FAILED, mention
+from cpr_wrap.cli.options import Common, DataOptions, ModelOptions, argument, option
 
 if TYPE_CHECKING:
     from cpr_wrap.metrics import RobustnessCurve
@@ -33,26 +16,16 @@ if TYPE_CHECKING:
 
 
 def attack(
-    address: Address,
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="The attack: see `cpr-wrap list attacks`, or module:name.", show_default=False
-        ),
-    ],
+    address: str = options.address(),
+    name: str = argument("The attack: see `cpr-wrap list attacks`, or module:name."),
     *,
-    eps: Eps = None,
-    iterations: Annotated[
-        int | None, option("Steps of each restart of our attacks; 50 by default.", min=1)
-    ] = None,
-    restarts: Annotated[
-        int | None,
-        option(
-            "Random restarts of our attacks, in addition to the clean image; 1 by default.", min=0
-        ),
-    ] = None,
-    seed: Seed = 0,
-    batch_size: BatchSize = None,
+    eps: float | None = options.eps(),
+    iterations: int | None = option("Steps of each restart of our attacks; 50 by default.", min=1),
+    restarts: int | None = option(
+        "Random restarts of our attacks, in addition to the clean image; 1 by default.", min=0
+    ),
+    seed: int = options.seed(),
+    batch_size: int | None = options.batch_size(),
     model: ModelOptions,
     data: DataOptions,
     common: Common,
@@ -66,27 +39,17 @@ def attack(
     """
     from cpr_wrap.attacks.ensemble import Listed
     from cpr_wrap.cli._attacks import find_attack
-    from cpr_wrap.evaluation import robustness_curve
 
-    loaded = load_model(address, model, pick_device(common.device))
-    eps = threat_eps(eps, loaded.facts)
+    loaded = _load.load_model(address, model, _load.pick_device(common.device))
     stage = find_attack(name, loaded.model.rule, steps=iterations, restarts=restarts)
-    images = load_images(data, loaded.facts)
-    warn_of_open_rule(loaded.model)
-    found = robustness_curve(
-        loaded.model,
-        images.images,
-        images.labels,
-        eps,
-        budget=Listed(name=f"only {stage.name}", listed=(stage,)),
-        seed=seed,
-        batch_size=batch_size,
-        norm=threat_norm(model, loaded.facts),
-        indices=images.indices.tolist(),
-        progress=True,
-    )
+    subject = loaded.on_images(eps, model, data)
+    _load.warn_of_open_rule(loaded.model)
+    budget = Listed(name=f"only {stage.name}", listed=(stage,))
+    task = subject.task(stage.name, budget, common, model.network)
+    found = task.evaluate(audited=False, seed=seed, batch_size=batch_size)
     counts = _count(loaded.model, found, stage.name)
-    _print({"model": address, "rule": loaded.model.rule, **counts}, common)
+    content = {"model": address, "rule": loaded.model.rule, **counts}
+    _show.answer(common, content, *_sentences(counts))
     if counts["problems"]:
         raise typer.Exit(CHECK_FAILED)
 
@@ -98,7 +61,6 @@ def _count(model: SelectiveClassifier, found: RobustnessCurve, name: str) -> dic
     right = records.clean_label == records.label
     mistakes = right & records.outer_broken
     rejections = right & ~records.outer_broken & records.rejected_radius.isfinite()
-    checked = verify_curve(model, found)
     return {
         "attack": name,
         "norm": records.norm,
@@ -110,24 +72,107 @@ def _count(model: SelectiveClassifier, found: RobustnessCurve, name: str) -> dic
         "resisted": int((right & ~mistakes & ~rejections).sum()),
         "passes_per_image": found.passes_per_image,
         "seconds": sum(stage.seconds for stage in found.passes),
-        "problems": checked.problems,
+        "problems": verify_curve(model, found).problems,
     }
 
 
-def _print(counts: dict[str, Any], common: Common) -> None:
-    if common.as_json:
-        _show.print_json(counts)
-        return
-    typer.echo(f"{counts['right_when_clean']} of {counts['images']} images are right when clean")
-    typer.echo(
+def _sentences(counts: dict[str, Any]) -> list[str]:
+    problems = [f"does not hold: {problem}" for problem in counts["problems"]]
+    return [
+        f"{counts['right_when_clean']} of {counts['images']} images are right when clean",
         f"{counts['attack']} made {counts['accepted_mistakes']} of them accepted and wrong and "
         f"{counts['rejections']} rejected, within {counts['norm']} {counts['eps']:g}; "
-        f"{counts['resisted']} resisted"
-    )
-    for problem in counts["problems"]:
-        typer.echo(f"does not hold: {problem}")
-    if not counts["problems"]:
-        typer.echo("every recorded point was confirmed")
-    typer.echo(
-        f"{counts['passes_per_image']:,.0f} passes per image, {_show.duration(counts['seconds'])}"
-    )
+        f"{counts['resisted']} resisted",
+        *(problems or ["every recorded point was confirmed"]),
+        f"{counts['passes_per_image']:,.0f} passes per image, {_show.duration(counts['seconds'])}",
+    ]
+
+
+def certify(
+    address: str = options.address(),
+    *,
+    eps: float | None = options.eps(),
+    calibrate: float | None = options.calibration(),
+    validation: str | None = options.validation(),
+    crown: bool = option(
+        "Use CROWN in addition to interval bounds.", "--crown/--no-crown", default=True
+    ),
+    per_image: bool = option("Also print the radii of each image.", default=False),
+    model: ModelOptions,
+    data: DataOptions,
+    common: Common,
+) -> None:
+    """Prove a lower bound on a model's robustness, in Linf.
+
+    No attack can find an accepted mistake or a rejection within the proven radii. `cpr-wrap curve
+    --certify` draws this bound below the curve that attacks give.
+
+    Example: cpr-wrap certify bundled:mnist-compact-ibp --eps 0.3
+    """
+    device = _load.pick_device(common.device)
+    with _load.several_processes(device) as leads:
+        from cpr_wrap.evaluation import certify as prove
+        from cpr_wrap.metrics import PAPER_ALPHAS
+
+        subject = _load.load_model(address, model, device).on_images(eps, model, data)
+        subject = subject.calibrated(calibrate, validation, data)
+        images, rule = subject.images, subject.model.rule
+        mention(f"{address}, {rule.describe()}, {len(images)} images, eps {subject.eps:g}")
+        task = (subject.model, images.images, images.labels, subject.eps)
+        found = prove(*task, crown=crown, indices=images.indices, progress=True)
+        if not leads:
+            return
+        rows = [
+            {"index": number, **row}
+            for number, row in zip(found.index.tolist(), found.to_rows(), strict=True)
+        ]
+        if common.as_json:
+            _show.print_json(found.summary() | ({"per_image": rows} if per_image else {}))
+            return
+        _show.print_certificate(found, PAPER_ALPHAS)
+        for row in rows if per_image else ():
+            typer.echo("  ".join(f"{key} {value}" for key, value in row.items()))
+
+
+def bench(
+    address: str = argument("A model.", "bundled:mnist-compact-at", metavar="ADDRESS"),
+    *,
+    eps: float | None = options.eps(),
+    budget: str = options.budget(default="quick"),
+    batch_size: int = option("Batch size.", default=128, min=1),
+    model: ModelOptions,
+    data: DataOptions,
+    common: Common,
+) -> None:
+    """Measure bare passes, one prediction, and a whole evaluation, as ratios in one run.
+
+    The bare time of an evaluation is the time of its forward and backward passes alone. Processor
+    times are given too, because they do not depend on other work on the machine.
+
+    Example: cpr-wrap bench bundled:mnist-compact-at --num 100
+    """
+    from cpr_wrap.evaluation import benchmark
+    from cpr_wrap.evaluation.curve import find_budget
+
+    plan = find_budget(budget)
+    loaded = _load.load_model(address, model, _load.pick_device(common.device))
+    subject = loaded.on_images(eps, model, data)
+    task = (loaded.model, subject.images, subject.eps)
+    figures = benchmark.measure(*task, budget=plan, batch_size=batch_size, norm=subject.norm)
+    if common.as_json:
+        _show.print_json({"model": address, "rule": loaded.model.rule, "engine": figures})
+        return
+    typer.echo(f"{address}, {loaded.model.rule.describe()}, batches of {batch_size}")
+    lines = {
+        "forward": f"{1e6 * figures.forward:,.0f} µs per image",
+        "input gradient": f"{1e6 * figures.backward:,.0f} µs per image, without its forward "
+        f"({1e6 * figures.smoothed:,.0f} µs smoothed)",
+        "prediction": f"{1e6 * figures.prediction:,.0f} µs per image, "
+        f"{figures.prediction_ratio:.2f} times its bare passes "
+        f"({figures.cpu_prediction_ratio:.2f} in processor time)",
+        f"budget {budget}": f"{figures.passes_per_image:,.0f} passes per image, "
+        f"{_show.duration(figures.seconds)} for {figures.images} images",
+        "efficiency": f"{figures.efficiency:.2f}, bare time / time taken "
+        f"({figures.cpu_efficiency:.2f} in processor time)",
+    }
+    _show.print_list("engine", lines)

@@ -4,41 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cpr_wrap.cli import _show
-from cpr_wrap.cli._load import (
-    about,
-    calibrated,
-    load_images,
-    load_model,
-    pick_device,
-    several_processes,
-    short_name,
-    threat_eps,
-    threat_norm,
-    validation_images,
-    warn_of_open_rule,
-)
+from cpr_wrap.cli import _load, _show, options
 from cpr_wrap.cli._run import CHECK_FAILED, mention, resumable
-from cpr_wrap.cli.options import (
-    Address,
-    BatchSize,
-    BudgetName,
-    Common,
-    DataOptions,
-    Eps,
-    ModelOptions,
-    Overwrite,
-    Seed,
-    Validation,
-    file_name,
-    fractions,
-    number,
-    option,
-)
+from cpr_wrap.cli.options import Common, DataOptions, ModelOptions, option
 
 if TYPE_CHECKING:
     from cpr_wrap.evaluation import Estimate
@@ -51,7 +23,7 @@ def _alphas(text: str) -> tuple[float, ...]:
     from cpr_wrap.metrics.curve import check_alphas
 
     try:
-        return check_alphas(fractions(text))
+        return check_alphas(options.fractions(text))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -60,66 +32,43 @@ def _alphas(text: str) -> tuple[float, ...]:
 class RunOptions:
     """How to evaluate."""
 
-    budget: BudgetName = "standard"
-    attack: Annotated[
-        list[str] | None,
-        option("Also run this attack: see `cpr-wrap list attacks`, or module:name; repeatable."),
-    ] = None
-    calibrate: Annotated[
-        float | None,
-        number("Calibrate first: reject this share of correctly classified images."),
-    ] = None
-    validation: Validation = None
-    donors: Annotated[
-        str | None,
-        option("Images that restarts begin from: train, the name of a data set, or a .npz file."),
-    ] = None
-    alphas: Annotated[
-        Any,  # shares of eps, once it is parsed
-        option("Where to tabulate the curve, e.g. 0.05,0.5.", parser=_alphas, metavar="NUMBERS"),
-    ] = None
-    ablation: Annotated[bool, option("Also run each attack alone.", "--ablation")] = False
-    audit: Annotated[bool, option("Audit the evaluation.", "--audit")] = False
-    certify: Annotated[bool, option("Also prove a lower bound under the curve.", "--certify")] = (
-        False
+    budget: str = options.budget(default="standard")
+    attack: list[str] | None = option(
+        "Also run this attack: see `cpr-wrap list attacks`, or module:name; repeatable."
     )
-    estimate: Annotated[
-        bool, option("Only estimate the cost, from a short probe.", "--estimate")
-    ] = False
-    seed: Seed = 0
-    batch_size: BatchSize = None
-    block_size: Annotated[
-        int | None,
-        option(
-            "Images per block; by default an eighth of all, from 16 to 128.",
-            min=1,
-        ),
-    ] = None
-    dtype: Annotated[
-        str | None,
-        option("Search in bf16 or fp16; points are judged in the model's own precision."),
-    ] = None
-    compile: Annotated[bool, option("Search with a compiled copy.", "--compile")] = False
-    channels_last: Annotated[
-        bool, option("Search with a channels-last copy.", "--channels-last")
-    ] = False
-    out: Annotated[Path | None, option("Result folder; by default runs/NAME.")] = None
-    overwrite: Overwrite = False
-    store: Annotated[
-        Path | None,
-        option("Folder for finished work, to resume from; OUT/store by default."),
-    ] = None
-    points: Annotated[
-        Path | None,
-        option("Judge these points first: a result folder, or a .npz or .safetensors file."),
-    ] = None
-    name: Annotated[str | None, option("Name of the run in tables.")] = None
+    calibrate: float | None = options.calibration()
+    validation: str | None = options.validation()
+    donors: str | None = option(
+        "Images that restarts begin from: train, the name of a data set, or a .npz file."
+    )
+    alphas: Any = options.numbers("Where to tabulate the curve, e.g. 0.05,0.5.", parser=_alphas)
+    ablation: bool = option("Also run each attack alone.", default=False)
+    audit: bool = option("Audit the evaluation.", default=False)
+    certify: bool = option("Also prove a lower bound under the curve.", default=False)
+    estimate: bool = option("Only estimate the cost, from a short probe.", default=False)
+    seed: int = options.seed()
+    batch_size: int | None = options.batch_size()
+    block_size: int | None = option(
+        "Images per block; by default an eighth of all, from 50 to 128.", min=1
+    )
+    dtype: str | None = option(
+        "Search in bf16 or fp16; points are judged in the model's own precision."
+    )
+    compile: bool = option("Search with a compiled copy.", default=False)
+    channels_last: bool = option("Search with a channels-last copy.", default=False)
+    out: Path | None = option("Result folder; by default runs/NAME.")
+    overwrite: bool = options.overwrite()
+    store: Path | None = option("Folder for finished work, to resume from; OUT/store by default.")
+    points: Path | None = option(
+        "Judge these points first: a result folder, or a .npz or .safetensors file."
+    )
+    name: str | None = option("Name of the run in tables.")
 
 
 def curve(
-    address: Address,
+    address: str = options.address(),
     *,
-    eps: Eps = None,
+    eps: float | None = options.eps(),
     model: ModelOptions,
     data: DataOptions,
     run: RunOptions,
@@ -138,8 +87,7 @@ def curve(
         raise typer.BadParameter("--validation: expected only with --calibrate")
     from cpr_wrap.engine.progress import busy
 
-    device = pick_device(common.device)
-    with several_processes(device) as leads:
+    with _load.several_processes(_load.pick_device(common.device)) as leads:
         task = _prepare(address, eps, model, data, run, common)
         if run.estimate:
             with busy("estimating"):
@@ -162,103 +110,94 @@ def _prepare(
     from cpr_wrap._text import eps_text
     from cpr_wrap.cli._attacks import find_attack
     from cpr_wrap.evaluation.curve import check_threat, find_budget
-    from cpr_wrap.evaluation.sweep import Task
     from cpr_wrap.geometry import threat
 
     budget = find_budget(run.budget)
-    loaded = load_model(address, model, pick_device(common.device))
-    eps, norm = threat_eps(eps, loaded.facts), threat_norm(model, loaded.facts)
-    images = load_images(data, loaded.facts)
-    check_threat(threat(norm), eps, images.images)
-    selective, record = loaded.model, None
-    extras = tuple(find_attack(name, selective.rule) for name in run.attack or ())
-    if run.calibrate is not None:
-        held_out = validation_images(data, loaded.facts, run.validation, images)
-        selective, record = calibrated(selective, run.calibrate, held_out)
-    warn_of_open_rule(selective)
+    loaded = _load.load_model(address, model, _load.pick_device(common.device))
+    extras = tuple(find_attack(name, loaded.model.rule) for name in run.attack or ())
+    subject = loaded.on_images(eps, model, data)
+    check_threat(threat(subject.norm), subject.eps, subject.images.images)
+    subject = subject.calibrated(run.calibrate, run.validation, data)
+    images, rule, size = subject.images, subject.model.rule, eps_text(subject.eps)
     mention(
-        f"{address}, {selective.rule.describe()}, {len(images)} images of {images.name}, {norm} "
-        f"eps {eps_text(eps)}"
+        f"{address}, {rule.describe()}, {len(images)} images of {images.name}, {subject.norm} "
+        f"eps {size}"
     )
-    if record is not None:
-        mention(_show.calibration_sentence(record))
-    words = (short_name(address), selective.rule.name, f"{norm}-{eps_text(eps)}")
-    return Task(
-        about=about(run.name or "+".join(words), loaded.facts, images, model.network, common),
-        model=selective,
-        data=images,
-        eps=eps,
-        norm=norm,
-        budget=budget,
-        extras=extras,
-        calibration=None if record is None else record.facts,
-    )
+    if subject.calibration is not None:
+        mention(_show.calibration_sentence(subject.calibration))
+    name = run.name or _load.run_name(address, rule.name, f"{subject.norm}-{size}")
+    return subject.task(name, budget, common, model.network, extras)
 
 
 def _show_estimate(cost: Estimate, task: Task, common: Common) -> None:
-    if common.as_json:
-        _show.print_json(cost)
-        return
     audit = f", {cost.audit_passes:,.0f} passes of it for the audit" if cost.audit_passes else ""
-    typer.echo(
+    _show.answer(
+        common,
+        cost,
         f"about {cost.passes:,.0f} passes ({cost.passes_per_image:,.0f} per image) and "
         f"{_show.duration(cost.seconds)} for {cost.images} images with budget {task.budget.name}, "
-        f"from {cost.probed} of them{audit}"
+        f"from {cost.probed} of them{audit}",
     )
 
 
 def _evaluate(task: Task, run: RunOptions, common: Common, *, leads: bool) -> None:
-    from cpr_wrap.evaluation import save_result
     from cpr_wrap.metrics import PAPER_ALPHAS
-    from cpr_wrap.report import make_gallery, save_gallery
 
-    out = run.out or Path("runs") / file_name(task.about.name)
+    out = run.out or Path("runs") / options.file_name(task.about.name)
     try:
         task.held_by(out, run.seed, overwrite=run.overwrite)
     except FileExistsError as error:
         raise typer.BadParameter(str(error)) from error
     store = run.store or out / "store"
+    names = "seed batch_size block_size points ablation certify dtype compile channels_last"
     with resumable(f"finished work is in {store}"):
         found = task.evaluate(
             audited=run.audit,
-            seed=run.seed,
             alphas=run.alphas or PAPER_ALPHAS,
-            batch_size=run.batch_size,
-            block_size=run.block_size,
             store=store,
-            points=run.points,
             donors=task.data.name if run.donors == "train" else run.donors,
-            ablation=run.ablation,
-            certify=run.certify,
-            dtype=run.dtype,
-            compile=run.compile,
-            channels_last=run.channels_last,
+            **{name: getattr(run, name) for name in names.split()},
         )
     if not leads:
         return
-    folder = save_result(found, out)
-    save_gallery(make_gallery(task.model, found), folder)
-    _print(found, folder, common)
+    save(task, found, out)
+    _print(found, out, common)
     if found.audited is False:
         raise typer.Exit(CHECK_FAILED)
 
 
+def save(task: Task, found: RobustnessCurve, folder: Path) -> None:
+    """Write a result folder, with pictures for its report."""
+    from cpr_wrap.evaluation import save_result
+    from cpr_wrap.report import make_gallery, save_gallery
+
+    save_gallery(make_gallery(task.model, found), save_result(found, folder))
+
+
 def _print(found: RobustnessCurve, folder: Path, common: Common) -> None:
     from cpr_wrap.evaluation.result import read_json
+    from cpr_wrap.metrics import clean_metrics
     from cpr_wrap.metrics.comparison import implied
 
     if common.as_json:
         _show.print_json(read_json(folder) | {"folder": folder})
         return
     _show.print_curve(found)
-    typer.echo(_show.clean_sentence(found))
-    typer.echo(_show.cost_sentence(found))
-    if found.effort is not None:
-        typer.echo(found.effort.describe())
-    if said := implied(found):
-        typer.echo(said)
-    if found.certificate is not None:
-        typer.echo(_show.certificate_sentence(found.certificate))
+    clean = clean_metrics(found.records)
+    seconds = 0.0 if found.provenance is None else found.provenance.seconds
+    lines = [
+        f"clean images: {_show.percent(clean.accuracy_with_rejection)} of the accepted are right, "
+        f"{_show.percent(clean.rejection_rate)} are rejected",
+        "right when clean, and no accepted mistake found within eps:  "
+        f"{_show.percent(clean.robust_accuracy_with_detection)}",
+        f"{found.passes_per_image:,.0f} passes per image, {_show.duration(seconds)} in all",
+        "" if found.effort is None else found.effort.describe(),
+        implied(found),
+        "" if found.certificate is None else _show.certificate_sentence(found.certificate),
+    ]
     if found.checks is not None:
-        _show.print_checks(found.checks)
-    typer.echo(f"written to {folder}; next: cpr-wrap report {folder}")
+        marks = {True: "ok ", False: "NO ", None: "-  "}
+        lines.append("Can the evaluation be trusted?")
+        lines += [f"  {marks[each.passed]} {each.name}: {each.detail}" for each in found.checks]
+    lines.append(f"written to {folder}; next: cpr-wrap report {folder}")
+    typer.echo("\n".join(filter(None, lines)))

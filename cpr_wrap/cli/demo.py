@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from cpr_wrap.cli import _show
+from cpr_wrap.cli import _show, options
 from cpr_wrap.cli._load import pick_device
 from cpr_wrap.cli._run import command_line, resumable, say
-from cpr_wrap.cli.options import BudgetName, Common, Overwrite
+from cpr_wrap.cli.curve import save
+from cpr_wrap.cli.options import Common, option
 
 if TYPE_CHECKING:
     from cpr_wrap.attacks.ensemble import Budget
@@ -27,38 +27,29 @@ ADDRESS, EPS, REJECT_RATE = "bundled:mnist-compact-at", 0.3, 0.01
 _BATCH = 250  # of clean images
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contender:
-    """The network under one rule.
-
-    Attributes:
-        name: What to call it.
-        model: The selective classifier.
-        calibration: How its rule was set, None where there is nothing to set.
-    """
+class Contender(NamedTuple):
+    """The network under one rule, how the rule was set, if it was, and figures on clean images."""
 
     name: str
     model: SelectiveClassifier
-    calibration: CalibrationRecord | None = None
+    calibration: CalibrationRecord | None
+    clean: dict[str, float]
 
     @property
     def sentence(self) -> str:
         """The rule and what its calibration measured."""
-        rule = f"{self.name}: {self.model.rule.describe()}"
-        if self.calibration is None:
+        rule, record = f"{self.name}: {self.model.rule.describe()}", self.calibration
+        if record is None:
             return rule
-        record = self.calibration
         return f"{rule}, rejects {record.num_rejected} of {record.num_correct}"
 
 
 def demo(
     *,
-    num: Annotated[
-        int, typer.Option("--num", "-n", min=1, max=1000, help="Test images to attack.")
-    ] = 100,
-    budget: BudgetName = "quick",
-    out: Annotated[Path, typer.Option(help="Where to write results.")] = Path("cpr-wrap-demo"),
-    overwrite: Overwrite = False,
+    num: int = option("Test images to attack.", "--num", "-n", default=100, min=1, max=1000),
+    budget: str = options.budget(default="quick"),
+    out: Path = option("Where to write results.", default=Path("cpr-wrap-demo")),
+    overwrite: bool = options.overwrite(),
     common: Common,
 ) -> None:
     """Run the whole workflow on a small MNIST model, offline, in a few minutes.
@@ -74,17 +65,17 @@ def demo(
 
     plan = find_budget(budget)
     started = time.perf_counter()
-    tell = _quietly if common.as_json else typer.echo
+    tell: Callable[[str], None] = (lambda _: None) if common.as_json else typer.echo
     test, validation = load_data("mnist", "robust"), load_data("mnist", "validation")
     tell(f"{ADDRESS}: a small network, trained adversarially on MNIST at Linf eps {EPS:g}.")
     tell(f"Two rules may reject. Both are set on {len(validation):,} validation images to reject")
     tell(f"{_show.percent(REJECT_RATE)} of the right answers:")
-    contenders = _contenders(pick_device(common.device), validation)
+    contenders = _contenders(pick_device(common.device), validation, test)
     for each in contenders:
         tell(f"  {each.sentence}")
-    clean = [_clean(each.model, test) for each in contenders]
-    tell(f"\nOn {len(test):,} clean test images:\n\n{_clean_table(contenders, clean)}\n")
-    tasks = _tasks(contenders, clean, num, plan)
+    tell(f"\nOn {len(test):,} clean test images:\n\n{_clean_table(contenders)}\n")
+    images = load_data("mnist", "robust", num=num)
+    tasks = [_task(each, images, plan) for each in contenders]
     folders = [out / each.name.replace(" ", "-").lower() for each in contenders]
     for task, folder in zip(tasks, folders, strict=True):
         task.held_by(folder, overwrite=overwrite)
@@ -93,33 +84,26 @@ def demo(
         curves = [_run(*pair, out / "store") for pair in zip(tasks, folders, strict=True)]
     report = write_report(folders, out / "report.html")
     if common.as_json:
-        _show.print_json(_summary(contenders, curves, clean) | {"report": report})
+        _show.print_json(_summary(contenders, curves) | {"report": report})
         return
     _conclude([each.name for each in contenders], curves)
     tell(f"{_show.duration(time.perf_counter() - started)}. The report: {report}")
 
 
-def _quietly(text: str) -> None:
-    """Say nothing: standard output is for JSON."""
-
-
-def _contenders(device: Any, validation: ImageData) -> list[Contender]:
+def _contenders(device: Any, validation: ImageData, test: ImageData) -> list[Contender]:
     """The same network with CPR and with confidence rejection, calibrated alike, and bare."""
     from cpr_wrap.calibration import calibrate
     from cpr_wrap.zoo import load
 
-    x, y = validation.images.to(device), validation.labels.to(device)
+    data = (validation.images.to(device), validation.labels.to(device), REJECT_RATE)
     cpr = load(ADDRESS, rule="cpr", steps=20, step_size=0.01, radius=0.1, device=device)
     confidence = load(ADDRESS, rule="confidence", device=device)
-    none = load(ADDRESS, rule="none", device=device)
-    found = [
-        Contender(name=name, model=calibration.model, calibration=calibration.record)
-        for name, calibration in (
-            ("CPR", calibrate(cpr, x, y, REJECT_RATE)),
-            ("confidence", calibrate(confidence, x, y, REJECT_RATE)),
-        )
-    ]
-    return [*found, Contender(name="no rejection", model=none)]
+    models = {
+        "CPR": calibrate(cpr, *data),
+        "confidence": calibrate(confidence, *data),
+        "no rejection": (load(ADDRESS, rule="none", device=device), None),
+    }
+    return [Contender(name, *found, _clean(found[0], test)) for name, found in models.items()]
 
 
 def _clean(model: SelectiveClassifier, test: ImageData) -> dict[str, float]:
@@ -138,85 +122,76 @@ def _clean(model: SelectiveClassifier, test: ImageData) -> dict[str, float]:
     }
 
 
-def _tasks(
-    contenders: Sequence[Contender], clean: Sequence[dict[str, float]], num: int, budget: Budget
-) -> list[Task]:
-    """The evaluations, all on the same images."""
-    from cpr_wrap.data import load_data
+def _task(contender: Contender, images: ImageData, budget: Budget) -> Task:
     from cpr_wrap.evaluation.sweep import Task
     from cpr_wrap.metrics import About
 
-    facts: dict[str, Any] = {"model": ADDRESS, "dataset": "mnist", "command": command_line()}
-    images = load_data("mnist", "robust", num=num)
-    return [
-        Task(
-            about=About(name=each.name, clean_test=figures, **facts),
-            model=each.model,
-            data=images,
-            eps=EPS,
-            norm="Linf",
-            budget=budget,
-            calibration=None if each.calibration is None else each.calibration.facts,
-        )
-        for each, figures in zip(contenders, clean, strict=True)
-    ]
+    record = contender.calibration
+    return Task(
+        about=About(
+            name=contender.name,
+            clean_test=contender.clean,
+            model=ADDRESS,
+            dataset="mnist",
+            command=command_line(),
+        ),
+        model=contender.model,
+        data=images,
+        eps=EPS,
+        norm="Linf",
+        budget=budget,
+        calibration=None if record is None else record.facts,
+    )
 
 
 def _run(task: Task, folder: Path, store: Path) -> RobustnessCurve:
-    from cpr_wrap.evaluation import save_result
-    from cpr_wrap.report import make_gallery, save_gallery
-
     say(f"{task.about.name}:")
     curve = task.evaluate(audited=False, store=store)
-    save_gallery(make_gallery(task.model, curve), save_result(curve, folder))
+    save(task, curve, folder)
     return curve
 
 
-def _summary(
-    contenders: Sequence[Contender],
-    curves: Sequence[RobustnessCurve],
-    clean: Sequence[dict[str, float]],
-) -> dict[str, Any]:
+def _summary(contenders: Sequence[Contender], curves: Sequence[RobustnessCurve]) -> dict[str, Any]:
     runs = {
         each.name: {
             "rule": each.model.rule,
             "calibration": each.calibration,
-            "clean_test": figures,
+            "clean_test": each.clean,
             **curve.summary(),
         }
-        for each, curve, figures in zip(contenders, curves, clean, strict=True)
+        for each, curve in zip(contenders, curves, strict=True)
     }
     return {"model": ADDRESS, "runs": runs}
 
 
-def _clean_table(contenders: Sequence[Contender], clean: Sequence[dict[str, float]]) -> str:
-    from cpr_wrap.report import Cell, Column, Table
-
+def _clean_table(contenders: Sequence[Contender]) -> str:
     titles = ("rule", "right, of those accepted", "rejected", "F1-like")
     names = ("accuracy_with_rejection", "rejection_rate", "f1_like")
-    return Table(
-        columns=tuple(Column(title, words=title == "rule") for title in titles),
-        rows=tuple(
-            (Cell(each.name), *(Cell(_show.percent(figures[name])) for name in names))
-            for each, figures in zip(contenders, clean, strict=True)
-        ),
-    ).render("text")
+    return _table(
+        titles, [(c.name, *(_show.percent(c.clean[name]) for name in names)) for c in contenders]
+    )
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    from cpr_wrap.report import Cell, Column, Table
+
+    columns = tuple(Column(title, words=title == "rule") for title in titles)
+    return Table(columns=columns, rows=tuple(tuple(map(Cell, row)) for row in rows)).render("text")
 
 
 def _conclude(names: Sequence[str], curves: Sequence[RobustnessCurve]) -> None:
-    from cpr_wrap.report import Cell, Column, Run, Table, ranking
+    from cpr_wrap.report import Run, ranking
 
-    columns = (Column("α"), *(Column(name) for name in names))
-    rows = tuple(
-        (Cell(f"{alpha:g}"), *(Cell(_show.percent(curve.accuracy_at(alpha))) for curve in curves))
+    rows = [
+        (f"{alpha:g}", *(_show.percent(curve.accuracy_at(alpha)) for curve in curves))
         for alpha in curves[0].alphas
-    )
+    ]
     typer.echo(
         "\nRobustness with rejection. An image counts as lost if an accepted mistake was found\n"
         "within eps, or a rejection within α · eps: rejecting a nearly clean image is an error,\n"
         "rejecting a heavily perturbed one is what the rule is for.\n"
     )
-    typer.echo(Table(columns=columns, rows=rows).render("text") + "\n")
+    typer.echo(_table(("α", *names), rows) + "\n")
     runs = [Run.of(curve, name) for curve, name in zip(curves, names, strict=True)]
     typer.echo("Total robust loss: a mistake costs 1, a rejection what the rejection loss says.\n")
     typer.echo(f"{ranking(runs)[0][0].render('text')}\n")

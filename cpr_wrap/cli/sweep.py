@@ -4,54 +4,24 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cpr_wrap.cli import _show
-from cpr_wrap.cli._load import (
-    about,
-    calibrated,
-    load_images,
-    pick_device,
-    several_processes,
-    short_name,
-    threat_eps,
-    validation_images,
-    warn_of_open_rule,
-)
+from cpr_wrap.cli import _load, _show, options
 from cpr_wrap.cli._run import CHECK_FAILED, mention, resumable
-from cpr_wrap.cli._settings import rule_options
-from cpr_wrap.cli.options import (
-    BatchSize,
-    Common,
-    DataOptions,
-    ModelDir,
-    NetworkName,
-    Overwrite,
-    Seed,
-    Validation,
-    file_name,
-    fraction,
-    option,
-    whole_numbers,
-)
+from cpr_wrap.cli.options import Common, DataOptions, ModelOptions, argument, fraction, option
 
 if TYPE_CHECKING:
     from cpr_wrap.data import ImageData
     from cpr_wrap.evaluation import Estimate
     from cpr_wrap.evaluation.sweep import Task
-    from cpr_wrap.metrics import CalibrationFacts, RobustnessCurve
-    from cpr_wrap.rule import RejectionRule
-    from cpr_wrap.selective import SelectiveClassifier
-    from cpr_wrap.zoo import ZooModel
+    from cpr_wrap.metrics import RobustnessCurve
 
-_CALIBRATE = "calibrate"
 _LISTS = ("models", "rules", "eps", "norms", "budgets")
 _PATHS = ("model_dir", "data_dir", "class_map")
 
@@ -60,38 +30,29 @@ _PATHS = ("model_dir", "data_dir", "class_map")
 class SweepOptions:
     """What to combine; a TOML file has the same names."""
 
-    models: Annotated[list[str] | None, option("Address of a model; repeatable.", "--model")] = None
-    rules: Annotated[
-        list[str] | None,
-        option(
-            "NAME or NAME:SETTING=VALUE,…, also module:Class and calibrate=RATE; repeatable.",
-            "--rule",
-        ),
-    ] = None
-    eps: Annotated[list[str] | None, option("Perturbation budget, e.g. 8/255; repeatable.")] = None
-    norms: Annotated[list[str] | None, option("Norm; repeat.", "--norm")] = None
-    budgets: Annotated[list[str] | None, option("Budget of attacks; repeatable.", "--budget")] = (
-        None
+    models: list[str] | None = option("Address of a model; repeatable.", "--model")
+    rules: list[str] | None = option(
+        "NAME or NAME:SETTING=VALUE,…, also module:Class and calibrate=RATE; repeatable.", "--rule"
     )
-    validation: Validation = None
-    network: NetworkName = None
-    model_dir: ModelDir = None
+    eps: list[str] | None = option("Perturbation budget, e.g. 8/255; repeatable.")
+    norms: list[str] | None = option("Norm; repeat.", "--norm")
+    budgets: list[str] | None = option("Budget of attacks; repeatable.", "--budget")
+    validation: str | None = options.validation()
+    network: str | None = options.architecture()
+    model_dir: Path | None = options.weights_folder()
 
 
 def sweep(
-    plan: Annotated[
-        Path | None,
-        typer.Argument(help="TOML file with models, rules, eps, …", show_default=False),
-    ] = None,
+    plan: Path | None = argument("TOML file with models, rules, eps, …", None),
     *,
     combine: SweepOptions,
     data: DataOptions,
-    seed: Seed = 0,
-    batch_size: BatchSize = None,
-    audit: Annotated[bool, option("Audit every evaluation.", "--audit")] = False,
-    estimate: Annotated[bool, option("Only estimate the cost.", "--estimate")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for all result folders.")] = Path("runs"),
-    overwrite: Overwrite = False,
+    seed: int = options.seed(),
+    batch_size: int | None = options.batch_size(),
+    audit: bool = option("Audit every evaluation.", default=False),
+    estimate: bool = option("Only estimate the cost.", default=False),
+    out: Path = option("Folder for all result folders.", default=Path("runs")),
+    overwrite: bool = options.overwrite(),
     common: Common,
 ) -> None:
     """Evaluate every combination of models, rules, eps, norms and budgets.
@@ -103,8 +64,8 @@ def sweep(
     --budget quick --num 20 --out runs/first
     """
     combine, data = _planned(plan, combine, data)
-    device = pick_device(common.device)
-    with several_processes(device) as leads:
+    device = _load.pick_device(common.device)
+    with _load.several_processes(device) as leads:
         from cpr_wrap.engine.progress import busy
         from cpr_wrap.evaluation.sweep import sweep as evaluate
 
@@ -117,15 +78,8 @@ def sweep(
                 _show_estimates(costs, common)
             return
         with resumable(f"finished runs are in {out}"):
-            curves = evaluate(
-                tasks,
-                out,
-                audited=audit,
-                seed=seed,
-                batch_size=batch_size,
-                overwrite=overwrite,
-                tell=mention,
-            )
+            how: dict[str, Any] = {"audited": audit, "seed": seed, "batch_size": batch_size}
+            curves = evaluate(tasks, out, overwrite=overwrite, tell=mention, **how)
         if leads:
             _write(curves, out, common)
     if any(curve.audited is False for curve in curves):
@@ -161,7 +115,7 @@ def _read(name: str, value: Any) -> Any:
     if name in _LISTS:
         return [str(each) for each in (value if isinstance(value, list) else [value])]
     if name == "indices" and isinstance(value, str):
-        return whole_numbers(value)
+        return options.whole_numbers(value)
     return Path(value) if name in _PATHS and isinstance(value, str) else value
 
 
@@ -169,9 +123,8 @@ def _tasks(combine: SweepOptions, data: DataOptions, device: Any, common: Common
     """All combinations; every model and data set is loaded once."""
     from cpr_wrap._text import eps_text
     from cpr_wrap.evaluation.curve import check_threat, find_budget
-    from cpr_wrap.evaluation.sweep import Task
     from cpr_wrap.geometry import threat
-    from cpr_wrap.zoo import load_network
+    from cpr_wrap.zoo import load_network, wrap
 
     budgets = {name: find_budget(name) for name in combine.budgets or ["standard"]}
     norms = [threat(norm).name for norm in combine.norms or ()]
@@ -183,83 +136,56 @@ def _tasks(combine: SweepOptions, data: DataOptions, device: Any, common: Common
         network = combine.network if address.startswith("local:") else None
         facts = load_network(address, network=network, model_dir=combine.model_dir)
         key = (data.dataset or facts.dataset, facts.transform, facts.channels)
-        images = held[key] = held.get(key) or load_images(data, facts)
-        sizes = [fraction(each) for each in combine.eps or ()] or [threat_eps(None, facts)]
+        images = held[key] = held.get(key) or _load.load_images(data, facts)
+        sizes = [fraction(each) for each in combine.eps or ()] or [_load.threat_eps(None, facts)]
         for text, norm in product(combine.rules or [""], norms or [facts.norm or "Linf"]):
-            held_out = partial(validation_images, data, facts, combine.validation, images)
-            model, calibration = _under(text, facts, norm, held_out, device)
+            rule, rate = _read_rule(text, norm) if text else (None, None)
+            model = _load.under_rule(facts, rule, device) if rule else wrap(facts, device=device)
+            subject = _load.Subject(
+                model=model, facts=facts, images=images, eps=sizes[0], norm=norm
+            ).calibrated(rate, combine.validation, data)
+            if subject.calibration is not None and subject.calibration.note:
+                mention(f"note: {text}: {subject.calibration.note}")
             for eps, (name, budget) in product(sizes, budgets.items()):
                 check_threat(threat(norm), eps, images.images)
-                rule = text or model.rule.name
-                words = (short_name(address), rule, f"{norm}-{eps_text(eps)}", name)
-                yield Task(
-                    about=about(file_name("+".join(words)), facts, images, network, common),
-                    model=model,
-                    data=images,
-                    eps=eps,
-                    norm=norm,
-                    budget=budget,
-                    calibration=calibration,
-                )
+                words = (text or model.rule.name, f"{norm}-{eps_text(eps)}", name)
+                run = options.file_name(_load.run_name(address, *words))
+                yield replace(subject, eps=eps).task(run, budget, common, network)
 
 
-def _read_rule(text: str) -> tuple[type[RejectionRule], dict[str, Any], float | None]:
-    """Read `NAME`, `module:Class` or either with settings: its class, these, and a rate."""
+def _read_rule(text: str, norm: str | None = None) -> tuple[ModelOptions, float | None]:
+    """Read `cpr:radius=0.1,steps=20` or `module:Class:calibrate=0.01`: the rule, and the rate."""
     from cpr_wrap.rule import find_rule
 
     name, _, rest = text.rpartition(":")
     if "=" not in rest:
         name, rest = text, ""
-    kind, rate = find_rule(name), None
-    pairs = [pair for pair in rest.split(",") if pair]
-    for pair in [pair for pair in pairs if pair.partition("=")[0].strip() == _CALIBRATE]:
+    pairs, rate = [pair for pair in rest.split(",") if pair], None
+    for pair in [pair for pair in pairs if pair.partition("=")[0].strip() == "calibrate"]:
         pairs.remove(pair)
         rate = fraction(pair.partition("=")[2])
-    return kind, rule_options(kind, pairs), rate
-
-
-def _under(
-    text: str, facts: ZooModel, norm: str, held_out: Callable[[], ImageData], device: Any
-) -> tuple[SelectiveClassifier, CalibrationFacts | None]:
-    """A network under a rule such as `cpr:radius=0.1,steps=20` or `confidence:calibrate=0.01`."""
-    from cpr_wrap.zoo import wrap
-
-    if not text:
-        return wrap(facts, device=device), None
-    kind, settings, rate = _read_rule(text)
-    if "norm" in {field.name for field in fields(kind)}:
-        settings = {"norm": norm, **settings}
-    model = wrap(facts, kind.name, device=device, **settings)
-    if rate is None:
-        warn_of_open_rule(model)
-        return model, None
-    model, record = calibrated(model, rate, held_out())
-    if record.note:
-        mention(f"note: {text}: {record.note}")
-    return model, record.facts
+    _load.rule_options(find_rule(name), pairs)  # refuses what cannot be read
+    return ModelOptions(rule=name, settings=pairs, norm=norm), rate
 
 
 def _show_estimates(costs: dict[str, Estimate], common: Common) -> None:
-    if common.as_json:
-        _show.print_json(costs)
-        return
-    for name, cost in costs.items():
-        typer.echo(f"{name}: {cost.passes:,.0f} passes, {_show.duration(cost.seconds)}")
+    lines = [
+        f"{name}: {cost.passes:,.0f} passes, {_show.duration(cost.seconds)}"
+        for name, cost in costs.items()
+    ]
     total = _show.duration(sum(cost.seconds for cost in costs.values()))
-    typer.echo(f"about {total} in all for {len(costs)} runs")
+    _show.answer(common, costs, *lines, f"about {total} in all for {len(costs)} runs")
 
 
 def _write(curves: list[RobustnessCurve], out: Path, common: Common) -> None:
     """The tidy table and the page, and the table on the screen."""
-    from cpr_wrap.cli.compare import show, table_csv
+    from cpr_wrap.cli.results import table_csv
     from cpr_wrap.evaluation import results
-    from cpr_wrap.report import write_report
+    from cpr_wrap.report import ranking, write_report
 
-    rows = results([out / curve.about.name for curve in curves]).rows()
+    folders = [out / curve.about.name for curve in curves]
+    rows = results(folders).rows()
     (out / "results.csv").write_text(table_csv(rows) + "\n")
-    page = write_report([out / curve.about.name for curve in curves], out / "report.html")
-    if common.as_json:
-        _show.print_json(rows)
-        return
-    show(curves)
-    typer.echo(f"written: {out / 'results.csv'} and {page}")
+    page = write_report(folders, out / "report.html")
+    tables = "\n\n".join(table.render("text") for table, _ in ranking(curves))
+    _show.answer(common, rows, tables, f"written: {out / 'results.csv'} and {page}")

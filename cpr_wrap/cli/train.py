@@ -2,109 +2,77 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from cpr_wrap.cli import _show
-from cpr_wrap.cli._load import pick_device, several_processes
+from cpr_wrap.cli import _load, _show, options
 from cpr_wrap.cli._run import resumable
-from cpr_wrap.cli.options import IMAGES, Common, DataDir, Download, number, option, own_code
+from cpr_wrap.cli.options import Common, option
 
 if TYPE_CHECKING:
     from cpr_wrap.data import FolderImages, ImageData
     from cpr_wrap.training import Recipe, TrainingResult
     from cpr_wrap.zoo import ZooModel
 
-_RECIPE, _LOOP = "Changes to the recipe", "Training"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
     """What to do otherwise than the recipe says."""
 
-    method: Annotated[str | None, option("Train by this method.", panel=_RECIPE)] = None
-    network: Annotated[
-        str | None,
-        option(
-            "Train this network: a name like resnet20, timm:resnet18 or module:Class.",
-            panel=_RECIPE,
-        ),
-    ] = None
-    pretrained: Annotated[
-        bool,
-        typer.Option(
-            "--pretrained/--from-scratch",
-            help="Load the pretrained weights of a network given by address.",
-            rich_help_panel=_RECIPE,
-        ),
-    ] = True
-    epochs: Annotated[int | None, option("Epochs.", panel=_RECIPE, min=1)] = None
-    batch_size: Annotated[
-        int | None, option("Batch size of a training step.", panel=_RECIPE, min=1)
-    ] = None
-    lr: Annotated[float | None, option("Learning rate.", panel=_RECIPE)] = None
-    seed: Annotated[int | None, option("Seed of all random numbers.", panel=_RECIPE)] = None
-    eps: Annotated[
-        float | None, number("Perturbation budget in training, e.g. 8/255.", panel=_RECIPE)
-    ] = None
+    panel = "Changes to the recipe"
+    method: str | None = option("Train by this method.")
+    network: str | None = option(
+        "Train this network: a name like resnet20, timm:resnet18 or module:Class."
+    )
+    pretrained: bool = option(
+        "Load the pretrained weights of a network given by address.",
+        "--pretrained/--from-scratch",
+        default=True,
+    )
+    epochs: int | None = option("Epochs.", min=1)
+    batch_size: int | None = option("Batch size of a training step.", min=1)
+    lr: float | None = option("Learning rate.")
+    seed: int | None = option("Seed of all random numbers.")
+    eps: float | None = options.number("Perturbation budget in training, e.g. 8/255.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingImages:
     """What to learn from."""
 
-    images: Annotated[
-        str | None,
-        option(
-            "In place of the recipe's data set: an image folder, a .npz file or module:function.",
-            panel=IMAGES,
-        ),
-    ] = None
-    validation: Annotated[
-        str | None, option("Validation images of the same kind.", panel=IMAGES)
-    ] = None
-    num: Annotated[
-        int | None, option("Train on at most this many images.", "--num", "-n", panel=IMAGES, min=1)
-    ] = None
-    data_dir: DataDir = None
-    download: Download = False
+    panel = options.IMAGES
+    images: str | None = option(
+        "In place of the recipe's data set: an image folder, a .npz file or module:function."
+    )
+    validation: str | None = option("Validation images of the same kind.")
+    num: int | None = option("Train on at most this many images.", "--num", "-n", min=1)
+    data_dir: Path | None = options.data_folder()
+    download: bool = options.may_download()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
     """How to run the training."""
 
-    resume: Annotated[
-        bool,
-        typer.Option(help="Resume from OUT, or start over.", rich_help_panel=_LOOP),
-    ] = True
-    early_stop: Annotated[
-        int | None,
-        option(
-            "Stop after this many epochs without a gain in robust accuracy.", panel=_LOOP, min=1
-        ),
-    ] = None
-    amp: Annotated[bool, option("Compute in bfloat16 where safe.", "--amp", panel=_LOOP)] = False
-    compile: Annotated[bool, option("Use torch.compile.", "--compile", panel=_LOOP)] = False
-    workers: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Processes that read an image folder as needed; 0 reads it into memory once.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = 0
+    panel = "Training"
+    resume: bool = option("Resume from OUT, or start over.", default=True)
+    early_stop: int | None = option(
+        "Stop after this many epochs without a gain in robust accuracy.", min=1
+    )
+    amp: bool = option("Compute in bfloat16 where safe.", default=False)
+    compile: bool = option("Use torch.compile.", default=False)
+    workers: int = option(
+        "Processes that read an image folder as needed; 0 reads it into memory once.",
+        default=0,
+        min=0,
+    )
 
 
 def train(
     *,
-    recipe: Annotated[str, typer.Option(help="See `cpr-wrap list recipes`.", show_default=False)],
-    out: Annotated[
-        Path, typer.Option(help="Folder for the state and the model.", show_default=False)
-    ],
+    recipe: str = options.required("See `cpr-wrap list recipes`."),
+    out: Path = options.required("Folder for the state and the model."),
     changes: Changes,
     images: TrainingImages,
     loop: Loop,
@@ -124,28 +92,17 @@ def train(
     chosen = _changed(find(RECIPES, recipe), changes)
     address = changes.network if ":" in (changes.network or "") else None
     found = None if address is None else _find_network(address, pretrained=False)
-    data, validation = _load(images, chosen, found, lazily=loop.workers > 0)
+    data, validation = _load_images(images, chosen, found, lazily=loop.workers > 0)
     given = {} if address is None else _given(address, changes, chosen, data)
     if images.images is not None:
         chosen = replace(chosen, dataset=data.name)
-    device = pick_device(common.device)
-    with several_processes(device) as leads:
+    device = _load.pick_device(common.device)
+    given |= {"out": out, "validation": validation, "device": device, **asdict(loop)}
+    with _load.several_processes(device) as leads:
         with resumable(f"the last state is in {out}"):
-            result = train_network(
-                chosen,
-                data,
-                out=out,
-                validation=validation,
-                resume=loop.resume,
-                early_stop=loop.early_stop,
-                device=device,
-                amp=loop.amp,
-                compile=loop.compile,
-                workers=loop.workers,
-                **given,
-            )
+            result = train_network(chosen, data, **given)
         if leads:
-            _print(result, out, common, own_code(address))
+            _print(result, out, common, options.own_code(address))
 
 
 def _changed(recipe: Recipe, changes: Changes) -> Recipe:
@@ -167,14 +124,10 @@ def _changed(recipe: Recipe, changes: Changes) -> Recipe:
             kept -= {"steps", "step_size"}  # one long step is fast AT's, and no other method's
         method = kind(**{name: getattr(method, name) for name in kept})
     if changes.eps is not None:
-        method = method.scaled(changes.eps / _eps(method))
+        if not hasattr(method, "eps"):
+            raise ValueError(f"method {method.name!r} does not attack, so it takes no --eps")
+        method = method.scaled(changes.eps / method.eps)
     return replace(recipe.with_method(method), **new)
-
-
-def _eps(method: Any) -> float:
-    if not hasattr(method, "eps"):
-        raise ValueError(f"method {method.name!r} does not attack, so it takes no --eps")
-    return float(method.eps)
 
 
 def _find_network(address: str, *, pretrained: bool, **settings: Any) -> ZooModel:
@@ -202,33 +155,31 @@ def _given(
         found = _find_network(address, pretrained=changes.pretrained, **settings)
     source = {"network_settings": settings, **found.source}
     names = ("base", "network", "network_settings")
-    return {
-        "network": found.network,
-        "source": {name: source[name] for name in names if name in source},
-    }
+    known = {name: source[name] for name in names if name in source}
+    return {"network": found.network, "source": known}
 
 
-def _load(
-    options: TrainingImages, recipe: Recipe, found: ZooModel | None, *, lazily: bool
+def _load_images(
+    chosen: TrainingImages, recipe: Recipe, found: ZooModel | None, *, lazily: bool
 ) -> tuple[ImageData | FolderImages, ImageData | None]:
     from cpr_wrap.data import FolderImages, load_data
 
     fit: dict[str, Any] = {}
     if found is not None:
         fit = {"transform": found.transform, "channels": found.channels}
-    where: dict[str, Any] = {"data_dir": options.data_dir, "download": options.download}
+    where: dict[str, Any] = {"data_dir": chosen.data_dir, "download": chosen.download}
     validation = None
-    if options.validation is not None:
-        validation = load_data(options.validation, "validation", **where, **fit)
-    if options.images is None:
-        data = load_data(recipe.dataset, "train", num=options.num, **where)
+    if chosen.validation is not None:
+        validation = load_data(chosen.validation, "validation", **where, **fit)
+    if chosen.images is None:
+        data = load_data(recipe.dataset, "train", num=chosen.num, **where)
         return data, validation or load_data(recipe.dataset, "validation", **where)
-    folders = [Path(name) for name in (options.images, options.validation) if name]
+    folders = [Path(name) for name in (chosen.images, chosen.validation) if name]
     if len(folders) == 2 and all(folder.is_dir() for folder in folders):
         _check_classes(*folders)
     if lazily and folders[0].is_dir():
-        return FolderImages(folders[0], num=options.num, **fit), validation
-    return load_data(options.images, "train", num=options.num, **where, **fit), validation
+        return FolderImages(folders[0], num=chosen.num, **fit), validation
+    return load_data(chosen.images, "train", num=chosen.num, **where, **fit), validation
 
 
 def _check_classes(images: Path, validation: Path) -> None:
@@ -245,13 +196,12 @@ def _check_classes(images: Path, validation: Path) -> None:
 
 
 def _print(result: TrainingResult, out: Path, common: Common, network: str) -> None:
-    if common.as_json:
-        _show.print_json({"folder": result.folder, "history": result.history})
-        return
     last = result.history[-1]
-    typer.echo(
+    _show.answer(
+        common,
+        {"folder": result.folder, "history": result.history},
         f"{len(result.history)} epochs, loss {last.loss:.3f}; on validation images "
         f"{_show.percent(last.validation_clean)} clean, "
-        f"{_show.percent(last.validation_robust)} under attack"
+        f"{_show.percent(last.validation_robust)} under attack",
+        f"saved to {out}; next: cpr-wrap curve local:{out}{network} --num 100",
     )
-    typer.echo(f"saved to {out}; next: cpr-wrap curve local:{out}{network} --num 100")

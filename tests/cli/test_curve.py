@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from cpr_wrap.attacks.ensemble import BUDGETS
-from cpr_wrap.cli import curve
+from cpr_wrap.cli import _load
 from cpr_wrap.evaluation import Check, Estimate, load_result
 from cpr_wrap.metrics import PAPER_ALPHAS
 from cpr_wrap.rules import Confidence, Consistency
@@ -203,7 +203,7 @@ def test_a_process_that_does_not_lead_works_and_says_nothing(
         calls.append((args, options))
 
     monkeypatch.setattr("cpr_wrap.evaluation.sweep.estimate_cost", estimate_cost)
-    monkeypatch.setattr(curve, "several_processes", second_of_two)
+    monkeypatch.setattr(_load, "several_processes", second_of_two)
     monkeypatch.setenv("RANK", "1")
     answer = type_command("curve", f"local:{saved}", "--num", "3", "--out", "here", *more)
     # It takes part in the call, where the processes wait for each other.

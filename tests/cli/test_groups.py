@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 from typer.testing import CliRunner
 
-from cpr_wrap.cli._groups import flattened
+from cpr_wrap.cli.options import flattened, option, required
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    width: Annotated[int, typer.Option(help="How wide.")]
-    height: int = 2
+    panel = "Size"
+    width: int = required("How wide.")
+    height: int = option("How high.", default=2)
 
 
 def test_a_group_is_spread_out_and_put_together_again():
     seen = []
 
-    def draw(name: str, *, size: Size, colour: str = "red") -> None:
-        seen.append((name, size, colour))
+    def draw(name: str, *, size: Size, color: str = option("Of the line.", default="red")) -> None:
+        seen.append((name, size, color))
 
     flat = flattened(draw)
-    assert list(inspect.signature(flat).parameters) == ["name", "width", "height", "colour"]
-    flat(name="box", width=1, height=2, colour="blue")
+    assert list(inspect.signature(flat).parameters) == ["name", "width", "height", "color"]
+    flat(name="box", width=1, height=2, color="blue")
     assert seen == [("box", Size(width=1, height=2), "blue")]
 
 

@@ -46,7 +46,7 @@ def test_everything_at_once(type_command):
 def test_lines_for_people(type_command):
     lines = type_command("list", "datasets").stdout.splitlines()
     assert lines[0] == "datasets:"
-    assert "  mnist    10 classes, grey 28 x 28, 2,000 test images bundled" in lines
+    assert "  mnist    10 classes, gray 28 x 28, 2,000 test images bundled" in lines
 
 
 def test_like(type_command):

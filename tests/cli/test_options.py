@@ -33,6 +33,10 @@ def test_fractions_refuses_a_gap():
         fractions("0,,1")
 
 
+def test_a_range_of_images_has_both_its_ends():
+    assert whole_numbers("3, 8-10") == [3, 8, 9, 10]
+
+
 @pytest.mark.parametrize("text", ["", "3,x", "-3", "1.5", "3,9-5", "4-"])
 def test_numbers_of_images_that_cannot_be(text):
     with pytest.raises(typer.BadParameter, match="expected whole numbers like 3,8,20-29"):

@@ -291,7 +291,7 @@ def test_any_test_image_of_a_known_data_set(project):
     assert load_result("here").records.index.tolist() == [9005, 3]
 
 
-def test_a_colour_folder_becomes_grey_for_a_network_that_takes_grey(type_command, project):
+def test_a_color_folder_becomes_gray_for_a_network_that_takes_gray(type_command, project):
     from ownnet import Conv
 
     torch.manual_seed(0)

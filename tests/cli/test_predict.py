@@ -10,8 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from cpr_wrap.cli._explain import explain
-from cpr_wrap.cli._pictures import pictures_at, read_pictures
+from cpr_wrap.cli.predict import explain, pictures_at, read_picture
 from cpr_wrap.data import load_data
 from cpr_wrap.rules import Confidence, Consistency
 from cpr_wrap.selective import SelectiveClassifier
@@ -21,7 +20,7 @@ from tests.toys import Line
 
 @pytest.fixture
 def digits(tmp_path):
-    """Four digits as files: PNG and JPEG, grey and colour, small and large."""
+    """Four digits as files: PNG and JPEG, gray and color, small and large."""
     folder = tmp_path / "digits"
     (folder / "more").mkdir(parents=True)
     data = load_data("mnist", "robust", num=4)
@@ -64,23 +63,19 @@ def test_files_come_in_order_and_at_the_models_size(digits):
     files = pictures_at(digits)
     assert [file.name for file in files] == ["a.png", "b.jpg", "c.png", "d.gif"]
     facts = ZooModel(network=torch.nn.Identity(), address="x", input_shape=(1, 28, 28))
-    batches = list(read_pictures(files, facts, batch_size=3))
-    assert [len(batch) for batch, _ in batches] == [3, 1]
-    images = torch.cat([images for _, images in batches])
+    images = [read_picture(file, facts) for file in files]
     expected = load_data("mnist", "robust", num=4).images
     for exact in (0, 2, 3):
         assert torch.equal(images[exact], expected[exact])
     assert (images[1] - expected[1]).abs().mean() < 0.02
 
 
-def test_a_colour_model_gets_colour_and_its_own_transform_comes_first(digits):
-    file = [digits / "a.png"]
+def test_a_color_model_gets_color_and_its_own_transform_comes_first(digits):
+    file = digits / "a.png"
     facts = ZooModel(network=torch.nn.Identity(), address="x", input_shape=(3, 14, 14))
-    [(_, images)] = read_pictures(file, facts, 1)
-    assert images.shape == (1, 3, 14, 14)
+    assert read_picture(file, facts).shape == (3, 14, 14)
     facts = ZooModel(network=torch.nn.Identity(), address="x")
-    [(_, images)] = read_pictures(file, facts, 1)
-    assert images.shape == (1, 3, 28, 28)
+    assert read_picture(file, facts).shape == (3, 28, 28)
     modes = []
 
     def transform(image):
@@ -88,8 +83,7 @@ def test_a_colour_model_gets_colour_and_its_own_transform_comes_first(digits):
         return torch.zeros(3, 5, 5)
 
     facts = ZooModel(network=torch.nn.Identity(), address="x", transform=transform)
-    [(_, images)] = read_pictures(file, facts, 1)
-    assert (images.shape, modes) == ((1, 3, 5, 5), ["RGB"])
+    assert (read_picture(file, facts).shape, modes) == ((3, 5, 5), ["RGB"])
 
 
 def test_one_line_for_each_file(saved, digits, type_command):

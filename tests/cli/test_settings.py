@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 from typer import BadParameter
 
-from cpr_wrap.cli._settings import rule_options
+from cpr_wrap.cli._load import rule_options
 from cpr_wrap.rules import Confidence, Consistency
 
 if TYPE_CHECKING:

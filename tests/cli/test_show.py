@@ -15,7 +15,7 @@ from cpr_wrap.cli import _show
 from cpr_wrap.rules import AcceptAll, Confidence, Consistency
 
 
-class Colour(str, enum.Enum):
+class Color(str, enum.Enum):
     red = "red"
 
 
@@ -36,7 +36,7 @@ Point = namedtuple("Point", "x y")
         (float("inf"), None),
         (True, True),
         ("text", "text"),
-        (Colour.red, "red"),
+        (Color.red, "red"),
         (Path("a/b"), "a/b"),
         ((1, [2.0]), [1, [2.0]]),
         ({3: None}, {"3": None}),

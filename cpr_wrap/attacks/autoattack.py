@@ -265,17 +265,7 @@ class AdaptiveAutoAttack(_AutoAttack):
     The components see `GoalLogits`, which depends on the true class, but AutoAttack passes points
     without labels. So FAB and Square run once per true class. At points that the network
     misclassifies, a step evaluates T(z) and costs as much as a call of the selective classifier.
-    The default is therefore `small`.
-
-    Attributes:
-        version: As in `AutoAttackOnBase`.
-        components: As in `AutoAttackOnBase`.
-        n_iter: As in `AutoAttackOnBase`.
-        n_restarts: As in `AutoAttackOnBase`.
-        n_targets: As in `AutoAttackOnBase`.
-        n_queries: As in `AutoAttackOnBase`.
-        package: As in `AutoAttackOnBase`.
-        verbose: As in `AutoAttackOnBase`.
+    The default is therefore `small`; the settings are those of `AutoAttackOnBase`.
     """
 
     version: str = "small"

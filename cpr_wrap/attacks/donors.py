@@ -109,29 +109,18 @@ FORMS: dict[str, Form] = {"projected": _projected, "corner": _corner, "pushed": 
 
 @dataclass(frozen=True, kw_only=True)
 class DonorStarts:
-    """Restarts from donors of the target classes, the most promising first.
+    """Restarts from donors of the target classes, the most promising first."""
 
-    Attributes:
-        near: Nearest donors of each class that are tried.
-        offset: Skip this many of the nearest, which other restarts use.
-        forms: How a donor becomes a start.
-        screen: Of rules with a costly verdict, how many of the best at z are asked about it.
-        keep: Restarts per image.
-        skip: Skip this many of the best, which another stage uses.
-        distinct: Whether the restarts of an image aim at different classes.
-        targets: How many of the likeliest classes donors are taken from.
-        wide: Whether all donors are looked at, also where most restarts use fewer.
-    """
-
-    near: int = 6
-    offset: int = 0
-    forms: tuple[str, ...] = ("projected", "corner")
+    near: int = 6  #: Nearest donors of each class that are tried.
+    offset: int = 0  #: Skip this many of the nearest, which other restarts use.
+    forms: tuple[str, ...] = ("projected", "corner")  #: How a donor becomes a start.
+    #: Of rules with a costly verdict, how many of the best at z are asked about it.
     screen: int = 6
-    keep: int = 2
-    skip: int = 0
-    distinct: bool = True
-    targets: int = 9
-    wide: bool = False
+    keep: int = 2  #: Restarts per image.
+    skip: int = 0  #: Skip this many of the best, which another stage uses.
+    distinct: bool = True  #: Whether the restarts of an image aim at different classes.
+    targets: int = 9  #: How many of the likeliest classes donors are taken from.
+    wide: bool = False  #: Whether all donors are looked at, also where most restarts use fewer.
 
     def __post_init__(self) -> None:
         for name in self.forms:
@@ -144,13 +133,9 @@ class DonorStarts:
 
 @dataclass(frozen=True, kw_only=True)
 class NearMisses:
-    """Restarts from the best points that earlier searches for mistakes ended at.
+    """Restarts from the best points that earlier searches for mistakes ended at."""
 
-    Attributes:
-        keep: Restarts per image.
-        within: Leave out points that are farther from success than this share of the clean image's
-            distance to the other side; more effort is wasted on them.
-    """
-
-    keep: int = 1
+    keep: int = 1  #: Restarts per image.
+    #: Leave out points that are farther from success than this share of the clean image's distance
+    #: to the other side; more effort is wasted on them.
     within: float = 0.5

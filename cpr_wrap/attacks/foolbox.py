@@ -182,21 +182,15 @@ def _foolbox_model() -> type:
 
 @dataclass(frozen=True)
 class FoolboxAttack:
-    """Any Foolbox attack as a proposer of points for a selective classifier.
+    """Any Foolbox attack as a proposer of points for a selective classifier."""
 
-    Attributes:
-        attack: The attack, e.g. `foolbox.attacks.LInfFMNAttack()`.
-        goal: What it searches for.
-        directions: Boundary attacks need a first success to start from. If the attack has no
-            `init_attack`, this many random images are tried. (Foolbox itself tries 1,000, each at
-            the cost of a call of the selective classifier.)
-        verbose: Whether Foolbox may print and warn.
-    """
-
-    attack: Any
-    goal: Goal = field(default=Goal.ACCEPTED_MISTAKE, kw_only=True)
+    attack: Any  #: The attack, e.g. `foolbox.attacks.LInfFMNAttack()`.
+    goal: Goal = field(default=Goal.ACCEPTED_MISTAKE, kw_only=True)  #: What it searches for.
+    #: Boundary attacks need a first success to start from. If the attack has no `init_attack`, this
+    #: many random images are tried. (Foolbox itself tries 1,000, each at the cost of a call of the
+    #: selective classifier.)
     directions: int = field(default=100, kw_only=True)
-    verbose: bool = field(default=False, kw_only=True)
+    verbose: bool = field(default=False, kw_only=True)  #: Whether Foolbox may print and warn.
 
     def __post_init__(self) -> None:
         foolbox = import_extra("foolbox")

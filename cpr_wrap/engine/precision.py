@@ -18,17 +18,11 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """Cheaper arithmetic for searches.
+    """Cheaper arithmetic for searches."""
 
-    Attributes:
-        dtype: `bf16` or `fp16` for autocast, None for the model's own precision.
-        compile: Run a compiled copy of the network.
-        channels_last: Run a copy of the network in the channels-last memory format.
-    """
-
-    dtype: str | None = None
-    compile: bool = False
-    channels_last: bool = False
+    dtype: str | None = None  #: `bf16` or `fp16` for autocast, None for the model's own precision.
+    compile: bool = False  #: Run a compiled copy of the network.
+    channels_last: bool = False  #: Run a copy of the network in the channels-last memory format.
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in _DTYPES:

@@ -326,15 +326,10 @@ def from_plain(kind: Any, plain: Any, where: Path) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """Result folders that were found, without their points.
+    """Result folders that were found, without their points."""
 
-    Attributes:
-        folders: The folders.
-        curves: Their curves, in the same order.
-    """
-
-    folders: tuple[Path, ...]
-    curves: tuple[RobustnessCurve, ...]
+    folders: tuple[Path, ...]  #: The folders.
+    curves: tuple[RobustnessCurve, ...]  #: Their curves, in the same order.
 
     def __len__(self) -> int:
         return len(self.folders)

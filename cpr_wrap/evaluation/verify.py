@@ -48,15 +48,10 @@ _NEAR = 1e-6  # distances are recorded in float64; this is rounding of their sum
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """The outcome of a check.
+    """The outcome of a check."""
 
-    Attributes:
-        checked: Number of images and points that the model judged again.
-        problems: What does not hold, one sentence per problem.
-    """
-
-    checked: int
-    problems: tuple[str, ...]
+    checked: int  #: Number of images and points that the model judged again.
+    problems: tuple[str, ...]  #: What does not hold, one sentence per problem.
 
     @property
     def holds(self) -> bool:

@@ -35,7 +35,6 @@ FLOORS = [
         "_source",
         "_text",
         "_address",
-        "_processes",
     },
 ]
 HEIGHT = {room: -floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
+from cpr_wrap._files import digest
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.donors import DonorStarts, NearMisses
 from cpr_wrap.objective import Goal, Objective
@@ -175,18 +176,9 @@ class FunctionAttack:
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def perturb(
-        self,
-        model: SelectiveClassifier,
-        x: Tensor,
-        y: Tensor,
-        eps: float,
-        *,
-        norm: str,
-        seed: int,
-        index: Tensor,
+        self, model: SelectiveClassifier, x: Tensor, y: Tensor, eps: float, **offered: Any
     ) -> Tensor:
         """Propose one point per image; see `Proposer`."""
-        offered = {"norm": norm, "seed": seed, "index": index}
         taken = inspect.signature(self.function).parameters
         every = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
         more = {key: value for key, value in offered.items() if every or key in taken}
@@ -218,3 +210,17 @@ def goal_of(stage: Stage) -> Goal:
     """The goal of a stage; accepted mistakes if it declares none."""
     goal = getattr(stage, "goal", None)
     return goal if isinstance(goal, Goal) else Goal.ACCEPTED_MISTAKE
+
+
+@dataclass(frozen=True, eq=False)
+class GivenPoints:
+    """A stage that judges points instead of searching for them."""
+
+    index: Tensor  # numbers of the images that the points belong to (M,); one may come twice
+    points: Tensor  # (M, ...)
+    source: str = ""
+
+    name, goal = "given points", Goal.ACCEPTED_MISTAKE
+
+    def __repr__(self) -> str:
+        return f"GivenPoints({len(self.index)} points, {digest(self.index, self.points)[:16]})"

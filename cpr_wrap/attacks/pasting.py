@@ -12,7 +12,8 @@ from torch import Tensor
 
 from cpr_wrap import noise
 from cpr_wrap.attacks.donors import Donors
-from cpr_wrap.geometry import ThreatModel, spread, threat
+from cpr_wrap.attacks.guests import Group, GroupAttack
+from cpr_wrap.geometry import spread, threat
 from cpr_wrap.objective import Goal
 from cpr_wrap.selective import SelectiveClassifier
 
@@ -20,7 +21,7 @@ _LARGEST, _SMALLEST = 0.5, 0.08  # side of a pasted square, as a share of the im
 
 
 @dataclass(frozen=True)
-class PastedPatches:
+class PastedPatches(GroupAttack):
     """Paste squares of other images, or of extreme pixels, and keep what the rule likes better."""
 
     donors: Donors  # images of all classes to paste from
@@ -28,30 +29,17 @@ class PastedPatches:
     near: int = 8  # how many of the nearest images of other classes are tried as starts
     goal: Goal = Goal.ACCEPTED_MISTAKE
 
-    @property
-    def name(self) -> str:
-        """The name in tables."""
-        return "pasted patches"
+    name = "pasted patches"
 
-    def perturb(
-        self,
-        model: SelectiveClassifier,
-        x: Tensor,
-        y: Tensor,
-        eps: float,
-        *,
-        norm: str,
-        seed: int,
-        index: Tensor,
-    ) -> Tensor:
-        """Propose one point for each image; see `Proposer`."""
-        around, donors = threat(norm), self.donors.to(x)
-        z, target, value = self._start(model, x, y, eps, around, donors)
+    def _points(self, group: Group) -> Tensor:
+        model, x, eps = group.model, group.x, group.eps
+        around, donors = threat(group.norm), self.donors.to(x)
+        z, target, value = self._start(group, donors)
         pools = {
             t: (donors.labels == t).nonzero().flatten() for t in donors.labels.unique().tolist()
         }
         for query in range(max(0, self.queries - self.near)):
-            draw = noise.uniform(noise.keys(seed, 77, index, query), 5)
+            draw = noise.uniform(noise.keys(group.seed, 77, group.index, query), 5)
             drawn = zip(target.tolist(), draw[:, 4].tolist(), strict=True)
             places = [int(pools[label][int(share * len(pools[label]))]) for label, share in drawn]
             source = donors.images[places]
@@ -65,16 +53,9 @@ class PastedPatches:
                 break
         return z
 
-    def _start(
-        self,
-        model: SelectiveClassifier,
-        x: Tensor,
-        y: Tensor,
-        eps: float,
-        around: ThreatModel,
-        donors: Donors,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _start(self, group: Group, donors: Donors) -> tuple[Tensor, Tensor, Tensor]:
         """The most promising of the nearest images of other classes: points, targets, promise."""
+        x, y, eps, around = group.x, group.y, group.eps, threat(group.norm)
         lost = []
         for row in x:
             inside = around.project(donors.images, row.expand_as(donors.images), eps)
@@ -85,7 +66,7 @@ class PastedPatches:
         for place in nearest.unbind(dim=1):
             target = donors.labels[place]
             z = around.project(donors.images[place], x, eps)
-            value = torch.where(target == y, -torch.inf, _promise(model, z, target))
+            value = torch.where(target == y, -torch.inf, _promise(group.model, z, target))
             better = value > best[2]
             best = (
                 torch.where(spread(better, z), z, best[0]),

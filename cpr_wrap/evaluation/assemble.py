@@ -13,8 +13,7 @@ from torch import Tensor
 import cpr_wrap
 from cpr_wrap import noise
 from cpr_wrap._files import digest
-from cpr_wrap.attacks.adaptive import Attack, Halving, Stage, goal_of
-from cpr_wrap.attacks.given import GivenPoints
+from cpr_wrap.attacks.adaptive import Attack, GivenPoints, Halving, Stage, goal_of
 from cpr_wrap.engine import ranks
 from cpr_wrap.engine.block import Block, Found
 from cpr_wrap.engine.evaluate import Work, evaluate_block, stage_text

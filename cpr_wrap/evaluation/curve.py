@@ -17,9 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 import cpr_wrap
 from cpr_wrap._address import find
 from cpr_wrap._checks import check_count, check_eval_mode, check_number, check_seed
-from cpr_wrap.attacks.adaptive import Stage, as_stage
+from cpr_wrap.attacks.adaptive import GivenPoints, Stage, as_stage
 from cpr_wrap.attacks.ensemble import BUDGETS, Budget
-from cpr_wrap.attacks.given import GivenPoints
 from cpr_wrap.engine import ranks
 from cpr_wrap.engine.evaluate import Work, evaluate_block, stage_costs
 from cpr_wrap.engine.images import Images, ImageSource, source_of, split

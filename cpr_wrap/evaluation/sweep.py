@@ -11,9 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from cpr_wrap.attacks.adaptive import as_stage
+from cpr_wrap.attacks.adaptive import GivenPoints, as_stage
 from cpr_wrap.attacks.ensemble import Budget
-from cpr_wrap.attacks.given import GivenPoints
 from cpr_wrap.data.images import ImageData
 from cpr_wrap.engine import ranks
 from cpr_wrap.engine.evaluate import stage_text

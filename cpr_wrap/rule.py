@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from cpr_wrap._address import find
-from cpr_wrap._registry import Registry, near
+from cpr_wrap._registry import Registry, find, near
 from cpr_wrap.bounds import Proof, Radii
 from cpr_wrap.meter import Passes
 from cpr_wrap.objective import Objective, Path, View

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from cpr_wrap._files import digest
 from cpr_wrap.attacks.donors import Donors
 from cpr_wrap.engine.precision import Precision
 from cpr_wrap.geometry import threat, wide
@@ -142,6 +144,11 @@ class Block:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of images, labels and numbers."""
+        return digest(self.x, self.y, self.index)
 
     def snapshot(self) -> tuple[dict[Goal, Found], Near]:
         """A copy of what is known, to go back to."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cpr_wrap._checks import data_frame
 from cpr_wrap.calibration import calibrate
-from cpr_wrap.evaluation.timing import timed
+from cpr_wrap.evaluation.benchmark import timed
 from cpr_wrap.metrics import Interval, RobustnessCurve
 from cpr_wrap.metrics.comparison import Difference, paired_loss
 from cpr_wrap.metrics.losses import RejectionLoss

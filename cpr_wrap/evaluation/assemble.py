@@ -18,7 +18,7 @@ from cpr_wrap.engine import ranks
 from cpr_wrap.engine.block import Block, Found
 from cpr_wrap.engine.evaluate import Work, evaluate_block, stage_text
 from cpr_wrap.engine.images import Images
-from cpr_wrap.engine.memory import is_out_of_memory
+from cpr_wrap.engine.precision import is_out_of_memory
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import Store, Unit
 from cpr_wrap.metrics import (

@@ -15,17 +15,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 import cpr_wrap
-from cpr_wrap._address import find
 from cpr_wrap._checks import check_count, check_eval_mode, check_number, check_seed
+from cpr_wrap._registry import find
 from cpr_wrap.attacks.adaptive import GivenPoints, Stage, as_stage
 from cpr_wrap.attacks.ensemble import BUDGETS, Budget
 from cpr_wrap.engine import ranks
-from cpr_wrap.engine.evaluate import Work, evaluate_block, stage_costs
+from cpr_wrap.engine.evaluate import Held, InRounds, Work, evaluate_block, run_rounds, stage_costs
 from cpr_wrap.engine.images import Images, ImageSource, source_of, split
-from cpr_wrap.engine.memory import auto_batch_size
-from cpr_wrap.engine.precision import Precision
+from cpr_wrap.engine.precision import Precision, auto_batch_size
 from cpr_wrap.engine.progress import Progress, Status, busy, guess, progress_from
-from cpr_wrap.engine.rounds import Held, InRounds, run_rounds
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import Store, model_digest, probe, weights_digest
 from cpr_wrap.evaluation.assemble import (

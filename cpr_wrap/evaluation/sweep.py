@@ -15,9 +15,8 @@ from cpr_wrap.attacks.adaptive import GivenPoints, as_stage
 from cpr_wrap.attacks.ensemble import Budget
 from cpr_wrap.data.images import ImageData
 from cpr_wrap.engine import ranks
-from cpr_wrap.engine.evaluate import stage_text
+from cpr_wrap.engine.evaluate import InRounds, stage_text
 from cpr_wrap.engine.progress import busy
-from cpr_wrap.engine.rounds import InRounds
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import weights_digest
 from cpr_wrap.evaluation.assemble import images_digest, rule_facts

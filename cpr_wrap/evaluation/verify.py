@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cpr_wrap._address import import_module, trusted
+from cpr_wrap._registry import import_module, trusted
 from cpr_wrap.attacks.ensemble import BUDGETS
 from cpr_wrap.engine.evaluate import stage_text
 from cpr_wrap.engine.stages import REVISION

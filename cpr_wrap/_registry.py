@@ -46,12 +46,10 @@ class Registry(Mapping[str, T]):
         group: str | None = None,
         adopt: Callable[[str, Any], object] | None = None,
     ) -> None:
-        """Make an empty registry.
+        """Make an empty registry of some kind of thing, the word for messages.
 
-        Args:
-            kind: What is registered, for messages.
-            group: Entry-point group in which other packages add to it, e.g. `cpr_wrap.rules`.
-            adopt: Checks and enters what a package adds under a name; without it, all is entered.
+        Other packages add to it in the entry-point group, e.g. `cpr_wrap.rules`. `adopt` checks and
+        enters what they add under a name; without it, all is entered.
         """
         self.kind, self.group = kind, group
         self._adopt = adopt or (lambda name, thing: self.register(name)(thing))

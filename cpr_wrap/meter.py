@@ -84,11 +84,9 @@ def tally(x: Tensor) -> Tensor:
 
 @contextmanager
 def watch_outputs(device: torch.device) -> Iterator[Tensor]:
-    """Watch all outputs of selective classifiers inside the block.
+    """A number on the device that is NaN once an output inside the block was NaN or infinite.
 
-    Returns:
-        A number on the device that is NaN once an output was NaN or infinite: looking at it is left
-        to the end, since every look waits for a GPU.
+    Looking at it is left to the end, since every look waits for a GPU.
     """
     flag = torch.zeros((), device=device)
     _flags.append(flag)

@@ -30,11 +30,9 @@ _Plain = Callable[[Tensor], Tensor]
 
 
 def _spread(x: Tensor, *, around_zero: bool) -> Tensor:
-    """Root mean square distance of values `(N, C, ...)` from 0 or from their mean.
+    """Root mean square distance of values `(N, C, ...)` from 0 or from their mean, by channel.
 
-    Returns:
-        A number for each channel of each sample, shaped to broadcast over `x`, never 0 nor so
-        small that its inverse is infinite.
+    It broadcasts over `x`, and is never 0 nor so small that its inverse is infinite.
     """
     first = 2 if math.prod(x.shape[2:]) >= _FEW else 1
     dims = list(range(first, x.dim()))

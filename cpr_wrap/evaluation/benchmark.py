@@ -70,24 +70,18 @@ def timed(work: Callable[[], T], device: torch.device) -> tuple[T, Spent]:
 
 
 class BarePasses:
-    """The network alone, timed again and again during a run.
-
-    Attributes:
-        x: The batch it is timed on `(N, ...)`.
-        repeats: Passes in one sample.
-        spent: What taking samples took.
-    """
+    """The network alone, timed on a batch `(N, ...)` again and again during a run."""
 
     def __init__(self, model: SelectiveClassifier, x: Tensor) -> None:
         self.network, self.x = model.base, x
-        self.spent = Spent()
+        self.spent = Spent()  # what taking samples took
         self._forward: list[Spent] = []
         self._both: list[Spent] = []
         self._smoothed: list[Spent] = []
         self.run(1, self.forward_once)
         self.run(1, self.gradient_once)
         once = self.run(1, self.gradient_once).cpu
-        self.repeats = max(1, round(_SAMPLE_SECONDS / max(once, 1e-6)))
+        self.repeats = max(1, round(_SAMPLE_SECONDS / max(once, 1e-6)))  # passes in a sample
 
     def forward_once(self) -> None:
         """A forward of the whole batch."""
@@ -161,17 +155,10 @@ class BarePasses:
 def prediction_cost(
     model: SelectiveClassifier, x: Tensor, *, rounds: int = _ROUNDS
 ) -> tuple[Spent, Spent]:
-    """Time a prediction of a batch, in turns with the bare passes it is made of.
+    """Time a prediction of a batch `(N, ...)`, in turns with the bare passes it is made of.
 
-    For CPR these are m (forward + input gradient) + forward.
-
-    Args:
-        model: The selective classifier.
-        x: The batch `(N, ...)` on the model's device.
-        rounds: Turns that count, after one that does not.
-
-    Returns:
-        What a prediction takes, and the median of its ratios to its bare passes.
+    For CPR these are m (forward + input gradient) + forward. Returns what a prediction takes, and
+    the median of its ratios to its bare passes, over `rounds` turns after one that does not count.
     """
     bare = BarePasses(model, x)
     with count_passes() as passes:
@@ -222,14 +209,6 @@ def measure(
 
     The bare passes are timed before the evaluation and after each of its stages, so that a machine
     that is now faster and now slower treats both alike; the time for that is taken off.
-
-    Args:
-        model: The selective classifier.
-        data: Images to evaluate.
-        eps: Budget of the adversary in pixel units.
-        budget: How hard to attack.
-        batch_size: Rows in a batch.
-        norm: As in `robustness_curve`.
     """
     x = noisy_batch(model, data.images, batch_size, eps)
     prediction, ratio = prediction_cost(model, x)
@@ -274,16 +253,10 @@ def measure(
 
 
 def noisy_batch(model: SelectiveClassifier, images: Tensor, size: int, eps: float) -> Tensor:
-    """A full batch like those of an evaluation, to time bare passes on.
+    """A batch of images `(N, ...)`, taken over and over, with noise, to time bare passes on.
 
     The time of a pass depends on the pixels: pooling walks through flat regions faster, and clean
     images have more of them than the points that attacks ask about.
-
-    Args:
-        model: Says which device.
-        images: Images `(N, ...)`, taken over and over if they are too few.
-        size: Rows of the batch.
-        eps: How much noise every pixel gets at most.
     """
     x = torch.cat([images] * -(-size // len(images)))[:size]
     noisy = LINF.uniform_offset(x, eps, noise.keys(0, torch.arange(size)))

@@ -41,10 +41,7 @@ class Registry(Mapping[str, T]):
     """
 
     def __init__(
-        self,
-        kind: str,
-        group: str | None = None,
-        adopt: Callable[[str, Any], object] | None = None,
+        self, kind: str, group: str | None = None, adopt: Callable[[str, Any], object] | None = None
     ) -> None:
         """Make an empty registry of some kind of thing, the word for messages.
 

@@ -112,10 +112,7 @@ class GoalLogits(_Adapter):
     """
 
     def __init__(
-        self,
-        model: SelectiveClassifier,
-        label: int | Tensor,
-        dtype: torch.dtype | None = None,
+        self, model: SelectiveClassifier, label: int | Tensor, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__(model, dtype)
         self.label = label

@@ -59,12 +59,7 @@ _MOMENTUM = 0.75
 def _boundary() -> list[Stage]:
     """The network's own boundary: the way to rejections, and the theory's distances."""
     reach = Attack(
-        objective=lost_margin,
-        goal=Goal.MISTAKE,
-        steps=40,
-        step=0.3,
-        momentum=_MOMENTUM,
-        rounds=1,
+        objective=lost_margin, goal=Goal.MISTAKE, steps=40, step=0.3, momentum=_MOMENTUM, rounds=1
     )
     closer = replace(
         reach, steps=10, step=0.2, starts=(KNOWN,), rounds=4, stride=0.15, tag="-closer"

@@ -84,12 +84,7 @@ def guest(network: nn.Module, seed: int, *, logger: str, verbose: bool = False) 
     global generators are seeded, and given back as they were. Only if `verbose` may the package
     print, warn, and log to the logger of this name.
     """
-    with (
-        torch.inference_mode(False),
-        frozen(network),
-        random_state(seed),
-        quiet(logger, verbose),
-    ):
+    with torch.inference_mode(False), frozen(network), random_state(seed), quiet(logger, verbose):
         yield
 
 

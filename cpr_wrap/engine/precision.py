@@ -105,10 +105,7 @@ def graph_bytes(model: SelectiveClassifier, x: Tensor) -> int:
             kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
         return tensor
 
-    with (
-        torch.enable_grad(),
-        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
-    ):
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         outputs = model.outputs(x.detach().requires_grad_())
     del outputs
     return sum(kept.values()) + 8 * x.numel() * x.element_size()

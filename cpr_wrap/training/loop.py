@@ -32,17 +32,11 @@ from cpr_wrap.training.trainer import Trainer
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """A finished training.
+    """A finished training."""
 
-    Attributes:
-        network: The trained network, in eval mode.
-        history: One record per epoch.
-        folder: Where the model was written; None if it was not.
-    """
-
-    network: nn.Module
-    history: tuple[EpochRecord, ...]
-    folder: Path | None
+    network: nn.Module  #: The trained network, in eval mode.
+    history: tuple[EpochRecord, ...]  #: One record per epoch.
+    folder: Path | None  #: Where the model was written; None if it was not.
 
 
 def train(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import cpr_wrap
-from cpr_wrap import noise
+from cpr_wrap import metrics, noise
 from cpr_wrap._files import digest
 from cpr_wrap.attacks.adaptive import Attack, GivenPoints, Halving, Stage, goal_of
 from cpr_wrap.engine import ranks
@@ -21,20 +21,6 @@ from cpr_wrap.engine.images import Images
 from cpr_wrap.engine.precision import is_out_of_memory
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import Store, Unit
-from cpr_wrap.metrics import (
-    AblationRow,
-    Coverage,
-    Effort,
-    Origins,
-    Points,
-    Provenance,
-    Records,
-    RiskCoverage,
-    RobustnessCurve,
-    RuleFacts,
-    Settings,
-    risk_coverage,
-)
 from cpr_wrap.objective import Goal
 from cpr_wrap.rule import RejectionRule, rule_settings
 from cpr_wrap.selective import SelectiveClassifier, network_device
@@ -74,7 +60,7 @@ def _counts(unit: Unit) -> dict[str, Tensor]:
     return {name: t.cpu() for name, t in unit.tensors.items() if name.endswith(".image")}
 
 
-def records_of(done: list[Finished], work: Work) -> Records:
+def records_of(done: list[Finished], work: Work) -> metrics.Records:
     """The per-image records, from which every figure is computed."""
 
     def column(pick: Callable[[Finished], Tensor]) -> Tensor:
@@ -92,7 +78,7 @@ def records_of(done: list[Finished], work: Work) -> Records:
     rule, boundary = work.model.rule, column(lambda b: b.boundary.distance).double().minimum(outer)
     if rule.rejects_near_boundary and rule.norm == work.norm:
         boundary = boundary.minimum(rejected + rule.reach)
-    return Records(
+    return metrics.Records(
         index=column(lambda b: b.images.index),
         label=column(lambda b: b.images.y),
         clean_label=column(lambda b: b.clean_labels),
@@ -108,7 +94,7 @@ def records_of(done: list[Finished], work: Work) -> Records:
     )
 
 
-def effort_of(done: list[Finished], work: Work) -> Effort | None:
+def effort_of(done: list[Finished], work: Work) -> metrics.Effort | None:
     """What stages on a sample of the images found; None where there are none."""
     extra = {s.name: s.sample for s in work.stages if isinstance(s, Attack) and s.sample < 1}
     if not extra:
@@ -119,12 +105,12 @@ def effort_of(done: list[Finished], work: Work) -> Effort | None:
     left = [o is None or gained for o, gained in zip(found, new, strict=True)]
     images = sum(wanted and open_ for wanted, open_ in zip(chosen, left, strict=True))
     spent = sum(u.passes.total for block in done for u in block.units if u.stage in extra)
-    return Effort(images=images, broken=sum(new), passes=spent / max(1, images))
+    return metrics.Effort(images=images, broken=sum(new), passes=spent / max(1, images))
 
 
-def points_of(done: list[Finished]) -> Points:
+def points_of(done: list[Finished]) -> metrics.Points:
     """Images and points of all blocks in one tensor each."""
-    return Points(
+    return metrics.Points(
         clean=torch.cat([block.images.x for block in done]),
         outer=_joined([block.outer for block in done]),
         rejected=_joined([block.rejected for block in done]),
@@ -139,10 +125,10 @@ def _joined(found: list[Found]) -> Tensor:
     return whole
 
 
-def origins_of(done: list[Finished]) -> tuple[Origins, ...]:
+def origins_of(done: list[Finished]) -> tuple[metrics.Origins, ...]:
     """How every image's points were found."""
     return tuple(
-        Origins(outer=outer, rejected=rejected, boundary=boundary)
+        metrics.Origins(outer=outer, rejected=rejected, boundary=boundary)
         for block in done
         for outer, rejected, boundary in zip(
             block.outer.origin, block.rejected.origin, block.boundary.origin, strict=True
@@ -150,11 +136,11 @@ def origins_of(done: list[Finished]) -> tuple[Origins, ...]:
     )
 
 
-def rule_facts(rule: RejectionRule) -> RuleFacts:
+def rule_facts(rule: RejectionRule) -> metrics.RuleFacts:
     """What a result says about a rule."""
     kind = type(rule)
     ours = kind.__module__.startswith("cpr_wrap.")
-    return RuleFacts(
+    return metrics.RuleFacts(
         name=rule.name,
         settings=rule_settings(rule),
         text=rule.describe(),
@@ -168,9 +154,9 @@ def rule_facts(rule: RejectionRule) -> RuleFacts:
     )
 
 
-def settings_of(work: Work, budget: str, block_size: int, device: torch.device) -> Settings:
+def settings_of(work: Work, budget: str, block_size: int, device: torch.device) -> metrics.Settings:
     """How an evaluation is run."""
-    return Settings(
+    return metrics.Settings(
         budget=budget,
         rule=rule_facts(work.model.rule),
         eps=work.eps,
@@ -186,11 +172,13 @@ def settings_of(work: Work, budget: str, block_size: int, device: torch.device) 
     )
 
 
-def provenance_of(done: list[Finished], weights: str, notes: tuple[str, ...] = ()) -> Provenance:
+def provenance_of(
+    done: list[Finished], weights: str, notes: tuple[str, ...] = ()
+) -> metrics.Provenance:
     """Where a result comes from."""
     units = [unit for block in done for unit in block.units]
     seen = [(block.images.x, block.images.y, block.images.index) for block in done]
-    return Provenance(
+    return metrics.Provenance(
         versions={
             "cpr_wrap": cpr_wrap.__version__,
             "torch": str(torch.__version__),
@@ -216,7 +204,7 @@ def ablation_table(
     outer: Sequence[Found],
     store: Store | None,
     device: torch.device,
-) -> tuple[AblationRow, ...]:
+) -> tuple[metrics.AblationRow, ...]:
     """Run each attack of a plan by itself on all blocks; every rank takes its share of them.
 
     An outer attack is measured by the robustness at alpha = 0 that it leaves; an inner one by the
@@ -267,10 +255,10 @@ def _tally(block: Block, units: Sequence[Unit], goal: Goal, eps: float) -> _Tall
     )
 
 
-def _row(goal: Goal, name: str, blocks: Sequence[_Tally]) -> AblationRow:
+def _row(goal: Goal, name: str, blocks: Sequence[_Tally]) -> metrics.AblationRow:
     count = sum(block.images for block in blocks)
     lost = tuple(number for block in blocks for number in block.errors)
-    return AblationRow(
+    return metrics.AblationRow(
         attack=name,
         goal=goal.value,
         alpha=1.0 if goal is Goal.REJECTED else 0.0,
@@ -282,8 +270,8 @@ def _row(goal: Goal, name: str, blocks: Sequence[_Tally]) -> AblationRow:
 
 
 def risk_coverages(
-    model: SelectiveClassifier, curve: RobustnessCurve, *, batch_size: int = 256
-) -> dict[str, RiskCoverage]:
+    model: SelectiveClassifier, curve: metrics.RobustnessCurve, *, batch_size: int = 256
+) -> dict[str, metrics.RiskCoverage]:
     """Selective risk as a function of coverage, on clean images and under attack.
 
     Args:
@@ -300,7 +288,7 @@ def risk_coverages(
     answers = {}
     for name, x in (("clean", curve.points.clean), ("attacked", curve.points.outer)):
         score, predicted = _ask(model, x, batch_size)
-        answers[name] = risk_coverage(score, predicted == curve.records.label)
+        answers[name] = metrics.risk_coverage(score, predicted == curve.records.label)
     return answers
 
 
@@ -317,7 +305,9 @@ def _ask(model: SelectiveClassifier, x: Tensor, batch_size: int) -> tuple[Tensor
     return score, torch.cat([part.predicted for part in parts]).cpu()
 
 
-def coverage_of(model: SelectiveClassifier, curve: RobustnessCurve) -> Coverage | None:
+def coverage_of(
+    model: SelectiveClassifier, curve: metrics.RobustnessCurve
+) -> metrics.Coverage | None:
     """AURC and AUGRC for rules with a free score; None for the others."""
     if model.rule.cost.total > 1 or not model.rule.can_reject:
         return None
@@ -326,4 +316,4 @@ def coverage_of(model: SelectiveClassifier, curve: RobustnessCurve) -> Coverage 
         for name, found in risk_coverages(model, curve).items()
         for area in ("aurc", "augrc")
     }
-    return Coverage(**areas)
+    return metrics.Coverage(**areas)

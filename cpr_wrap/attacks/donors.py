@@ -91,26 +91,17 @@ def nearest(
     return places, there
 
 
-Form = Callable[[Tensor, Tensor, Tensor | float, ThreatModel], Tensor]
+def _signs(donor: Tensor, x: Tensor) -> Tensor:
+    """Up where a donor is bright, and down elsewhere."""
+    return torch.where(donor > 0.25, 1.0, -1.0).to(x.dtype)
 
 
-def _projected(x: Tensor, donor: Tensor, eps: Tensor | float, threat: ThreatModel) -> Tensor:
-    """The donor itself, pulled into the set."""
-    return threat.project(donor, x, eps)
-
-
-def _corner(x: Tensor, donor: Tensor, eps: Tensor | float, threat: ThreatModel) -> Tensor:
-    """Every pixel pushed as far as allowed, up where the donor is bright and down elsewhere."""
-    sign = torch.where(donor > 0.25, 1.0, -1.0).to(x.dtype)
-    return threat.project(x + 2 * per_row(eps, x) * sign, x, eps)
-
-
-def _pushed(x: Tensor, donor: Tensor, eps: Tensor | float, threat: ThreatModel) -> Tensor:
-    """Three times the way to the donor, pulled into the set."""
-    return threat.project(x + 3 * (donor - x), x, eps)
-
-
-FORMS: dict[str, Form] = {"projected": _projected, "corner": _corner, "pushed": _pushed}
+FORMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "projected": lambda x, donor, eps: donor,  # noqa: ARG005
+    "corner": lambda x, donor, eps: x + 2 * per_row(eps, x) * _signs(donor, x),
+    "pushed": lambda x, donor, eps: x + 3 * (donor - x),  # noqa: ARG005
+}
+"""What of a donor is pulled into the set: itself, the corner on its side, thrice the way to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,8 +221,7 @@ def _square(x: Tensor, draw: Tensor, progress: float) -> Tensor:
 def _paint(x: Tensor, source: Tensor, eps: float, draw: Tensor) -> Tensor:
     """What is pasted: the other image, or its extremes, or the image as it was."""
     kind = spread((draw[:, 2] * 4).long(), x)
-    signs = torch.where(source > 0.25, 1.0, -1.0).to(x.dtype)
     flat = spread(torch.where(draw[:, 3] < 0.5, -1.0, 1.0).to(x.dtype), x).expand_as(x)
-    painted = torch.where(kind == 0, source, x + 2 * eps * signs)
+    painted = torch.where(kind == 0, source, x + 2 * eps * _signs(source, x))
     painted = torch.where(kind == 2, x + 2 * eps * flat, painted)
     return torch.where(kind == 3, x, painted)

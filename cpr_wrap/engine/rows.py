@@ -241,7 +241,8 @@ def _candidates(
     donor = block.donors.images[places[row, column, rank]]
     owner = image[row]
     x, eps = block.x[owner], radius[owner].to(block.x.dtype)
-    points = torch.cat([FORMS[form](x, donor, eps, block.threat) for form in starts.forms])
+    formed = [FORMS[form](x, donor, eps) for form in starts.forms]
+    points = torch.cat([block.threat.project(point, x, eps) for point in formed])
     copies = len(starts.forms)
     none = image[~torch.isin(image, owner)]
     more, aims, random = _without_donors(block, starts, none, radius)
@@ -285,13 +286,9 @@ def _first_look(
 def _best(image: Tensor, value: Tensor, count: int) -> Tensor:
     """Positions of the `count` best candidates of each image."""
     order = value.argsort(descending=True, stable=True)
-    seen: dict[int, int] = {}
-    kept = []
-    for place, owner in zip(order.tolist(), image[order].tolist(), strict=True):
-        seen[owner] = seen.get(owner, 0) + 1
-        if seen[owner] <= count:
-            kept.append(place)
-    return torch.tensor(sorted(kept), dtype=torch.int64, device=image.device)
+    owners = image[order].tolist()
+    kept = _pick(owners, owners, DonorStarts(keep=count, distinct=False))
+    return order[torch.tensor(kept, dtype=torch.int64, device=order.device)].sort().values
 
 
 def _second_look(

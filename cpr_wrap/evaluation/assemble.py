@@ -51,13 +51,12 @@ def finish(block: Block, units: list[Unit]) -> Finished:
         boundary=boundary,
         clean_labels=block.clean_labels.cpu(),
         base_labels=block.base_labels.cpu(),
-        units=[replace(unit, tensors=_counts(unit)) for unit in units],
+        # Of a unit's tensors only which images it changed: the points are in the block.
+        units=[
+            replace(u, tensors={k: t.cpu() for k, t in u.tensors.items() if k.endswith(".image")})
+            for u in units
+        ],
     )
-
-
-def _counts(unit: Unit) -> dict[str, Tensor]:
-    """Keep of a unit's tensors only which images it changed: the points are in the block."""
-    return {name: t.cpu() for name, t in unit.tensors.items() if name.endswith(".image")}
 
 
 def records_of(done: list[Finished], work: Work) -> metrics.Records:

@@ -8,12 +8,7 @@ MISSING = "–"
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """A share in percent, or a dash where there is none (None or NaN).
-
-    Example:
-        >>> percent(0.12345), percent(None)
-        ('12.3%', '–')
-    """
+    """A share in percent, e.g. `12.3%`, or a dash where there is none (None or NaN)."""
     if share is None or math.isnan(share):
         return MISSING
     return f"{100 * share:.{digits}f}%"
@@ -25,22 +20,12 @@ def percent_range(low: float, high: float) -> str:
 
 
 def count_text(number: float | None) -> str:
-    """A count with thousands set apart, rounded if it is not whole, or a dash.
-
-    Example:
-        >>> count_text(1234567), count_text(None)
-        ('1,234,567', '–')
-    """
+    """A count with thousands set apart, rounded if it is not whole, or a dash."""
     return MISSING if number is None else f"{round(number):,}"
 
 
 def eps_text(eps: float) -> str:
-    """A budget the way people write it.
-
-    Example:
-        >>> eps_text(8 / 255), eps_text(0.3), eps_text(0.0055)
-        ('8/255', '0.3', '0.0055')
-    """
+    """A budget the way people write it, e.g. `8/255` or `0.3`."""
     short = f"{eps:.4g}"
     if float(short) == eps:
         return short
@@ -52,12 +37,7 @@ def eps_text(eps: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as text.
-
-    Example:
-        >>> duration(2.5), duration(245), duration(7300)
-        ('2.5 s', '4 min 05 s', '2 h 01 min')
-    """
+    """A time as text, e.g. `2.5 s`, `4 min 05 s` or `2 h 01 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"

@@ -33,36 +33,23 @@ _ROUNDS = 4  # corrections of the search where rejection turns out not to grow w
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationRecord:
-    """What a calibration measured, on the validation images and with the rule it returned.
+    """What a calibration measured, on the validation images and with the rule it returned."""
 
-    Attributes:
-        before: The rule before calibration.
-        after: The calibrated rule.
-        reject_rate: The requested share of correctly classified images to reject.
-        measured_rate: The share that is rejected.
-        num_rejected: How many correctly classified images are rejected.
-        num_correct: How many images are classified correctly.
-        num_images: How many images there are.
-        overall_rate: Share of all images that are rejected, whether classified correctly or not.
-        interval: Interval for the rate on new correctly classified images of the same kind. For a
-            quantile of the score, the upper end is exact and the lower end is conservative,
-            although the same images chose the threshold. For a searched radius, both hold to within
-            one image.
-        reached: Whether the requested rate was reached, up to a fraction of an image.
-        note: A remark for the reader; may be empty.
-    """
-
-    before: RejectionRule
-    after: RejectionRule
-    reject_rate: float
-    measured_rate: float
-    num_rejected: int
-    num_correct: int
-    num_images: int
+    before: RejectionRule  #: The rule before calibration.
+    after: RejectionRule  #: The calibrated rule.
+    reject_rate: float  #: The requested share of correctly classified images to reject.
+    measured_rate: float  #: The share that is rejected.
+    num_rejected: int  #: How many correctly classified images are rejected.
+    num_correct: int  #: How many images are classified correctly.
+    num_images: int  #: How many images there are.
+    #: Share of all images that are rejected, whether classified correctly or not.
     overall_rate: float
+    #: Interval for the rate on new correctly classified images of the same kind. For a quantile of
+    #: the score, the upper end is exact and the lower end is conservative, although the same images
+    #: chose the threshold. For a searched radius, both hold to within one image.
     interval: Interval
-    reached: bool
-    note: str
+    reached: bool  #: Whether the requested rate was reached, up to a fraction of an image.
+    note: str  #: A remark for the reader; may be empty.
 
     @property
     def facts(self) -> CalibrationFacts:

@@ -15,17 +15,11 @@ from cpr_wrap import smoothing
 
 @dataclass(eq=False)
 class Passes:
-    """Sample-passes: one sample through one forward or one backward counts one.
+    """Sample-passes: one sample through one forward or one backward counts one."""
 
-    Attributes:
-        forwards: Samples through a forward.
-        backwards: Samples through a backward, of any kind.
-        smoothed: How many of the backwards were smoothed, and so took longer.
-    """
-
-    forwards: int = 0
-    backwards: int = 0
-    smoothed: int = 0
+    forwards: int = 0  #: Samples through a forward.
+    backwards: int = 0  #: Samples through a backward, of any kind.
+    smoothed: int = 0  #: How many of the backwards were smoothed, and so took longer.
 
     @property
     def total(self) -> int:
@@ -90,11 +84,9 @@ def tally(x: Tensor) -> Tensor:
 
 @contextmanager
 def watch_outputs(device: torch.device) -> Iterator[Tensor]:
-    """Watch all outputs of selective classifiers inside the block.
+    """A number on the device that is NaN once an output inside the block was NaN or infinite.
 
-    Returns:
-        A number on the device that is NaN once an output was NaN or infinite: looking at it is left
-        to the end, since every look waits for a GPU.
+    Looking at it is left to the end, since every look waits for a GPU.
     """
     flag = torch.zeros((), device=device)
     _flags.append(flag)

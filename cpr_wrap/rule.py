@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from cpr_wrap._address import find
-from cpr_wrap._registry import Registry, near
+from cpr_wrap._registry import Registry, find, near
 from cpr_wrap.bounds import Proof, Radii
 from cpr_wrap.meter import Passes
 from cpr_wrap.objective import Objective, Path, View
@@ -46,28 +45,19 @@ class ByQuantile:
 
 @dataclass(frozen=True, kw_only=True)
 class BySearch:
-    """Calibrated by a search over one setting; rejection increases with it.
+    """Calibrated by a search over one setting; rejection increases with it."""
 
-    Attributes:
-        setting: Name of the setting.
-        most: The largest value that has an effect; None if only the range of pixels limits it.
-        advice: What to do if even that value rejects too few images.
-    """
-
-    setting: str
+    setting: str  #: Name of the setting.
+    #: The largest value that has an effect; None if only the range of pixels limits it.
     most: float | None = None
-    advice: str = ""
+    advice: str = ""  #: What to do if even that value rejects too few images.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unchanged:
-    """Not calibrated unless forced; then by its threshold.
+    """Not calibrated unless forced; then by its threshold."""
 
-    Attributes:
-        why: The reason, as the beginning of a sentence.
-    """
-
-    why: str
+    why: str  #: The reason, as the beginning of a sentence.
 
 
 CalibratedBy = ByQuantile | BySearch | Unchanged
@@ -80,9 +70,6 @@ class RejectionRule(ABC):
     A rule declares the attacks on it: `inner` objectives try to make it reject, `outer` objectives
     try to make it accept a mistake. They are class attributes, or properties if they depend on the
     rule's settings. `register_rule` refuses a rule without them.
-
-    Attributes:
-        threshold: Scores of at least this are accepted.
 
     Example:
         >>> from dataclasses import dataclass
@@ -101,7 +88,7 @@ class RejectionRule(ABC):
         tensor([-1, -1])
     """
 
-    threshold: float = 0.0
+    threshold: float = 0.0  #: Scores of at least this are accepted.
 
     name: ClassVar[str] = ""
     extra_outputs: ClassVar[int] = 0

@@ -44,26 +44,19 @@ _ROW_TENSORS = (
 
 @dataclass(frozen=True, kw_only=True)
 class PGD:
-    """Settings of projected gradient ascent.
+    """Settings of projected gradient ascent."""
 
-    Attributes:
-        steps: Number of steps.
-        step_size: Length of a step in pixel units.
-        momentum: Weight of the running mean of directions, 0 for none. The mean is not
-            renormalized: with 0.9, the first step has a tenth of `step_size`.
-        norm: `Linf` (sign steps) or `L2` (steps along the gradient).
-        keep: Return the `last` point, or the `best` by value among all visited.
-        backtrack: If given, a step that lowers the value is undone, and that row's step size is
-            divided by this factor.
-        shrink: Length of the last step as a share of the first; steps shrink geometrically.
-    """
-
-    steps: int
-    step_size: float
+    steps: int  #: Number of steps.
+    step_size: float  #: Length of a step in pixel units.
+    #: Weight of the running mean of directions, 0 for none. The mean is not renormalized: with 0.9,
+    #: the first step has a tenth of `step_size`.
     momentum: float = 0.0
-    norm: str = "Linf"
-    keep: Keep = "last"
+    norm: str = "Linf"  #: `Linf` (sign steps) or `L2` (steps along the gradient).
+    keep: Keep = "last"  #: Return the `last` point, or the `best` by value among all visited.
+    #: If given, a step that lowers the value is undone, and that row's step size is divided by this
+    #: factor.
     backtrack: float | None = None
+    #: Length of the last step as a share of the first; steps shrink geometrically.
     shrink: float = 1.0
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cpr_wrap._address import call, resolve
+from cpr_wrap._registry import call, resolve
 
 CODE = """
 import importlib

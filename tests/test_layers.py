@@ -28,14 +28,11 @@ FLOORS = [
         "noise",
         "meter",
         "smoothing",
-        "_soft",
         "_registry",
         "_checks",
         "_files",
         "_source",
         "_text",
-        "_address",
-        "_processes",
     },
 ]
 HEIGHT = {room: -floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -36,5 +36,5 @@ def test_shares_in_percent_and_a_dash_for_none():
 def test_counts_and_durations():
     assert count_text(1234567.4) == "1,234,567"
     assert count_text(None) == "–"
-    texts = ["0.5 s", "12 s", "1 min 30 s", "2 h 00 min"]
-    assert [duration(s) for s in (0.5, 12, 90, 7200)] == texts
+    texts = ["0.5 s", "12 s", "1 min 30 s", "4 min 05 s", "2 h 00 min", "2 h 01 min"]
+    assert [duration(s) for s in (0.5, 12, 90, 245, 7200, 7300)] == texts

@@ -7,12 +7,11 @@ differentiable: what depends on T(z) has the straight-through gradient.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap.objective import Goal, margin
+from cpr_wrap.objective import Goal, View, margin
 from cpr_wrap.selective import SelectiveClassifier
 from cpr_wrap.solver import frozen
 
@@ -41,26 +40,11 @@ def squash(value: Tensor) -> Tensor:
     return value / (1 + value.abs())
 
 
-class Answer(NamedTuple):
-    """What the selective classifier says about points z, with graph."""
-
-    logits: Tensor  # class logits at z (N, k)
-    end: Tensor | None  # class logits at the end of the rule's path (N, k), if it has one
-    accepted: Tensor  # verdicts (N,)
-    slack: Tensor  # how far the score is above the threshold (N,)
-
-    @property
-    def predicted(self) -> Tensor:
-        """Predicted classes, rejected or not `(N,)`."""
-        return self.logits.argmax(dim=1)
-
-
-def ask(model: SelectiveClassifier, z: Tensor) -> Answer:
-    """Ask about points `(N, ...)` that require a gradient."""
+def _ask(model: SelectiveClassifier, z: Tensor) -> tuple[View, Tensor, Tensor]:
+    """What the model says about points `(N, ...)`, with graph; its verdicts and slacks `(N,)`."""
     view = model.rule.view(model, z, verdict=True, path=(1.0,))
     score = view.known_score
-    end = view.end_logits if view.path else None
-    return Answer(view.logits, end, score.detach() >= view.threshold, score - view.threshold)
+    return view, score.detach() >= view.threshold, score - view.threshold
 
 
 class _Adapter(nn.Module):
@@ -128,10 +112,7 @@ class GoalLogits(_Adapter):
     """
 
     def __init__(
-        self,
-        model: SelectiveClassifier,
-        label: int | Tensor,
-        dtype: torch.dtype | None = None,
+        self, model: SelectiveClassifier, label: int | Tensor, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__(model, dtype)
         self.label = label
@@ -153,10 +134,10 @@ class GoalLogits(_Adapter):
 
 def _cheap(model: SelectiveClassifier, z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
     """Log-odds `(N, k)` and the true class's lead `(N,)`, the verdict read off the outputs."""
-    answer = ask(model, z)
-    odds = log_odds(answer.logits)
+    view, accepted, slack = _ask(model, z)
+    odds = log_odds(view.logits)
     right = _STAGE + margin(odds, label)
-    return odds, torch.where(answer.predicted == label, right, _staged(answer, answer.slack))
+    return odds, torch.where(view.predicted == label, right, _staged(accepted, slack))
 
 
 def _costly(model: SelectiveClassifier, z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,20 +148,18 @@ def _costly(model: SelectiveClassifier, z: Tensor, label: Tensor) -> tuple[Tenso
     wrong = (logits.argmax(dim=1) != label).nonzero().squeeze(1)
     if len(wrong) == 0:
         return odds, lead
-    answer = ask(model, z[wrong])
+    view, accepted, slack = _ask(model, z[wrong])
     # The value is the slack, read at T(z); the gradient also keeps z itself on its way.
     lean = lead[wrong]
-    staged = _staged(answer, answer.slack - (lean - lean.detach()))
+    staged = _staged(accepted, slack - (lean - lean.detach()))
     # In a smaller batch the same point may round to the other side of the boundary.
-    back = answer.predicted == label[wrong]
+    back = view.predicted == label[wrong]
     return odds, lead.index_copy(0, wrong, torch.where(back, lean.abs() + _LEAD, staged))
 
 
-def _staged(answer: Answer, slack: Tensor) -> Tensor:
-    """Stages 2 and 3 of the true class's lead `(N,)`, from the slack `(N,)`."""
-    return torch.where(
-        answer.accepted, -_LEAD - squash(slack), _LEAD + (_STAGE - _LEAD) * squash(-slack)
-    )
+def _staged(accepted: Tensor, slack: Tensor) -> Tensor:
+    """Stages 2 and 3 of the true class's lead `(N,)`, from verdicts and slacks `(N,)`."""
+    return torch.where(accepted, -_LEAD - squash(slack), _LEAD + (_STAGE - _LEAD) * squash(-slack))
 
 
 class RejectLogits(_Adapter):
@@ -203,17 +182,16 @@ class RejectLogits(_Adapter):
 
     def columns(self, z: Tensor) -> Tensor:
         """Classes and rejection `(N, k + 1)`."""
-        answer = ask(self.model, z)
-        odds = log_odds(answer.logits)
+        view, accepted, slack = _ask(self.model, z)
+        odds = log_odds(view.logits)
         if self.goal is Goal.REJECTED:
             classes = (odds - odds.amax(dim=1, keepdim=True)).detach()
-            reject = -answer.slack
+            reject = -slack
         else:
-            classes = odds if answer.end is None else odds + log_odds(answer.end)
+            classes = odds + log_odds(view.end_logits) if view.path else odds
             low, high = classes.detach().aminmax(dim=1)
-            reject = torch.where(answer.accepted, low - 1, high)
-        last = torch.full_like(answer.predicted, odds.shape[1])
-        winner = torch.where(answer.accepted, answer.predicted, last)
+            reject = torch.where(accepted, low - 1, high)
+        winner = torch.where(accepted, view.predicted, odds.shape[1])
         return _crowned(torch.cat([classes, reject[:, None]], dim=1), winner)
 
 

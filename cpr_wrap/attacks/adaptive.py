@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
+from cpr_wrap._files import digest
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.donors import DonorStarts, NearMisses
 from cpr_wrap.objective import Goal, Objective
@@ -27,35 +28,6 @@ Gradient = Literal["exact", "smoothed", "alternating"]
 class Attack:
     """A gradient attack: an objective, a goal and how to search.
 
-    Attributes:
-        objective: What to maximize.
-        goal: What counts as a success.
-        steps: Steps per restart.
-        step: Step size as a share of the row's radius.
-        step_of_eps: Take `step` as a share of eps instead of the row's radius, as the paper does
-            for its inner attacks.
-        momentum: As in `PGD`.
-        backtrack: As in `PGD`.
-        shrink: As in `PGD`.
-        starts: Where restarts begin: 0 is the image itself, n > 0 the n-th random start, `KNOWN`
-            the best point known; or restarts from donors, or from near misses of earlier stages.
-        targets: How many of the likeliest target classes to aim at; None for all.
-        alphas: Radii to search in, as shares of eps, in this order. Not used with `rounds`.
-        rounds: If positive, search for the smallest radius that reaches the goal, in this many
-            rounds. Each round searches a ball smaller than the smallest known radius.
-        stride: How far below the known radius the first round searches, as a share of it.
-        stand_in: Search with the rule's cheaper substitute. The true rule judges in any case.
-        aimed: Compute the rule's own path as if the target class were predicted.
-        refresh: Recompute the rule's own path after this many steps, and reuse it in between.
-        gradient: `exact`, `smoothed` (see `cpr_wrap.smoothing`), or `alternating` between the two.
-        strength: Strength of the smoothing.
-        sample: Share of the images to attack, chosen by a hash of their numbers.
-        remember: Keep the last point of each restart, for stages that start from near misses.
-        select: `success` proposes every candidate that seems to reach the goal. `loss` proposes
-            only the point with the largest objective over all starts and targets, as the paper
-            does.
-        tag: Appended to the objective's name in tables, if one objective is used twice.
-
     Example:
         >>> from cpr_wrap.objective import Goal, lost_margin
         >>> attack = Attack(objective=lost_margin, goal=Goal.MISTAKE, steps=9, step=0.1, tag="-9")
@@ -63,28 +35,42 @@ class Attack:
         'MARGIN-9'
     """
 
-    objective: Objective
-    goal: Goal
-    steps: int
-    step: float
+    objective: Objective  #: What to maximize.
+    goal: Goal  #: What counts as a success.
+    steps: int  #: Steps per restart.
+    step: float  #: Step size as a share of the row's radius.
+    #: Take `step` as a share of eps instead of the row's radius, as the paper does for its inner
+    #: attacks.
     step_of_eps: bool = False
-    momentum: float = 0.9
-    backtrack: float | None = None
-    shrink: float = 1.0
+    momentum: float = 0.9  #: As in `PGD`.
+    backtrack: float | None = None  #: As in `PGD`.
+    shrink: float = 1.0  #: As in `PGD`.
+    #: Where restarts begin: 0 is the image itself, n > 0 the n-th random start, `KNOWN` the best
+    #: point known; or restarts from donors, or from near misses of earlier stages.
     starts: tuple[int, ...] | DonorStarts | NearMisses = (0,)
-    targets: int | None = None
+    targets: int | None = None  #: How many of the likeliest target classes to aim at; None for all.
+    #: Radii to search in, as shares of eps, in this order. Not used with `rounds`.
     alphas: tuple[float, ...] = (1.0,)
+    #: If positive, search for the smallest radius that reaches the goal, in this many rounds. Each
+    #: round searches a ball smaller than the smallest known radius.
     rounds: int = 0
+    #: How far below the known radius the first round searches, as a share of it.
     stride: float = 0.1
+    #: Search with the rule's cheaper substitute. The true rule judges in any case.
     stand_in: bool = True
-    aimed: bool = False
+    aimed: bool = False  #: Compute the rule's own path as if the target class were predicted.
+    #: Recompute the rule's own path after this many steps, and reuse it in between.
     refresh: int = 1
+    #: `exact`, `smoothed` (see `cpr_wrap.smoothing`), or `alternating` between the two.
     gradient: Gradient = "exact"
-    strength: float = STRENGTH
-    sample: float = 1.0
+    strength: float = STRENGTH  #: Strength of the smoothing.
+    sample: float = 1.0  #: Share of the images to attack, chosen by a hash of their numbers.
+    #: Keep the last point of each restart, for stages that start from near misses.
     remember: bool = False
+    #: `success` proposes every candidate that seems to reach the goal. `loss` proposes only the
+    #: point with the largest objective over all starts and targets, as the paper does.
     select: Select = "success"
-    tag: str = ""
+    tag: str = ""  #: Appended to the objective's name in tables, if one objective is used twice.
 
     def __post_init__(self) -> None:
         if self.gradient not in ("exact", "smoothed", "alternating"):
@@ -115,16 +101,12 @@ class Attack:
 
 @dataclass(frozen=True, kw_only=True)
 class Halving:
-    """Bisect the segment from a known success to the image, with the true rule.
+    """Bisect the segment from a known success to the image, with the true rule."""
 
-    Attributes:
-        goal: `REJECTED` starts at the closest rejected point, or else at the network's boundary.
-            `MISTAKE` starts at the closest mistake of the network.
-        rounds: Points to judge per image.
-    """
-
+    #: `REJECTED` starts at the closest rejected point, or else at the network's boundary. `MISTAKE`
+    #: starts at the closest mistake of the network.
     goal: Goal
-    rounds: int
+    rounds: int  #: Points to judge per image.
 
     @property
     def name(self) -> str:
@@ -181,16 +163,12 @@ ATTACKS: Registry[Any] = Registry("attack", "cpr_wrap.attacks")
 
 @dataclass(frozen=True)
 class FunctionAttack:
-    """A plain function `perturb(model, x, y, eps)` as an attack.
+    """A plain function `perturb(model, x, y, eps)` as an attack."""
 
-    Attributes:
-        function: Returns points `(N, ...)` for images `(N, ...)`. It may also take the keywords
-            `norm`, `seed` and `index`.
-        goal: What it searches for.
-    """
-
+    #: Returns points `(N, ...)` for images `(N, ...)`. It may also take the keywords `norm`, `seed`
+    #: and `index`.
     function: Callable[..., Tensor]
-    goal: Goal = Goal.ACCEPTED_MISTAKE
+    goal: Goal = Goal.ACCEPTED_MISTAKE  #: What it searches for.
 
     @property
     def name(self) -> str:
@@ -198,18 +176,9 @@ class FunctionAttack:
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def perturb(
-        self,
-        model: SelectiveClassifier,
-        x: Tensor,
-        y: Tensor,
-        eps: float,
-        *,
-        norm: str,
-        seed: int,
-        index: Tensor,
+        self, model: SelectiveClassifier, x: Tensor, y: Tensor, eps: float, **offered: Any
     ) -> Tensor:
         """Propose one point per image; see `Proposer`."""
-        offered = {"norm": norm, "seed": seed, "index": index}
         taken = inspect.signature(self.function).parameters
         every = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
         more = {key: value for key, value in offered.items() if every or key in taken}
@@ -241,3 +210,17 @@ def goal_of(stage: Stage) -> Goal:
     """The goal of a stage; accepted mistakes if it declares none."""
     goal = getattr(stage, "goal", None)
     return goal if isinstance(goal, Goal) else Goal.ACCEPTED_MISTAKE
+
+
+@dataclass(frozen=True, eq=False)
+class GivenPoints:
+    """A stage that judges points instead of searching for them."""
+
+    index: Tensor  # numbers of the images that the points belong to (M,); one may come twice
+    points: Tensor  # (M, ...)
+    source: str = ""
+
+    name, goal = "given points", Goal.ACCEPTED_MISTAKE
+
+    def __repr__(self) -> str:
+        return f"GivenPoints({len(self.index)} points, {digest(self.index, self.points)[:16]})"

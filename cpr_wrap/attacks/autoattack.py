@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -19,10 +19,8 @@ from torch import Tensor, nn
 from cpr_wrap._checks import check_eps, check_labels, import_extra
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.adapters import BaseLogits, GoalLogits
-from cpr_wrap.attacks.groups import Group, Recognised
-from cpr_wrap.attacks.guests import batch_seed, guest
+from cpr_wrap.attacks.guests import Group, GroupAttack, Recognised, batch_seed, guest
 from cpr_wrap.geometry import threat
-from cpr_wrap.selective import SelectiveClassifier
 
 PACKAGES = ("pyautoattack", "autoattack")
 _NORMS = ("Linf", "L2")
@@ -66,7 +64,7 @@ class Plan(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _AutoAttack(ABC):
+class _AutoAttack(GroupAttack):
     """The two ways share everything but what AutoAttack gets to see."""
 
     version: str = "standard"
@@ -126,38 +124,29 @@ class _AutoAttack(ABC):
                 names.append(name)
         return Plan(tuple(names), tuple(notes))
 
-    def perturb(
-        self,
-        model: SelectiveClassifier,
-        x: Tensor,
-        y: Tensor,
-        eps: float,
-        *,
-        norm: str,
-        seed: int,
-        index: Tensor,
-    ) -> Tensor:
-        """Propose one point per image, the image itself if AutoAttack finds none; see `Proposer`.
+    def _points(self, group: Group) -> Tensor:
+        """One point per image, the image itself if AutoAttack finds none.
 
         APGD's random starts depend only on the seed and the image's number. Square draws per batch.
         """
-        check_eps(eps)
-        check_labels(y, len(x))
+        check_eps(group.eps)
+        check_labels(group.y, len(group.x))
+        norm = group.norm
         if threat(norm).name not in _NORMS:
             warnings.warn(
                 f"{self.name}: AutoAttack knows {' and '.join(_NORMS)}, not {norm}: left out",
-                stacklevel=2,
+                stacklevel=3,
             )
-            return x.detach().clone()
+            return group.x.detach().clone()
         package = _load(self.package)
         with (
-            guest(model, seed, logger="auto-attack", verbose=self.verbose),
+            guest(group.model, group.seed, logger="auto-attack", verbose=self.verbose),
             torch.no_grad(),
         ):
-            points = x.detach().clone(memory_format=torch.contiguous_format)
-            if eps == 0:
+            points = group.x.detach().clone(memory_format=torch.contiguous_format)
+            if group.eps == 0:
                 return points
-            group = Group(model, points.clone(), y.long(), index, eps, norm, seed)
+            group = replace(group, x=points.clone(), y=group.y.long())
             columns = self._look(group)(points)
             plan = self.plan(columns.shape[1], tuple(points.shape[1:]), norm)
             standing = columns.argmax(dim=1) == group.y
@@ -170,7 +159,7 @@ class _AutoAttack(ABC):
                     points[rows[broken]] = found[broken]
                     standing[rows[broken]] = False
         for note in plan.notes:
-            warnings.warn(f"{self.name}: {note}", stacklevel=2)
+            warnings.warn(f"{self.name}: {note}", stacklevel=3)
         return points
 
     @abstractmethod
@@ -248,11 +237,9 @@ class AutoAttackOnBase(_AutoAttack):
         return BaseLogits(group.model, group.x.dtype)
 
     def _views(
-        self,
-        group: Group,
-        standing: Tensor,
-        name: str,  # noqa: ARG002
+        self, group: Group, standing: Tensor, name: str
     ) -> Iterator[tuple[Tensor, nn.Module]]:
+        del name
         rows = standing.nonzero().squeeze(1)
         if len(rows):
             yield rows, self._look(group)
@@ -265,17 +252,7 @@ class AdaptiveAutoAttack(_AutoAttack):
     The components see `GoalLogits`, which depends on the true class, but AutoAttack passes points
     without labels. So FAB and Square run once per true class. At points that the network
     misclassifies, a step evaluates T(z) and costs as much as a call of the selective classifier.
-    The default is therefore `small`.
-
-    Attributes:
-        version: As in `AutoAttackOnBase`.
-        components: As in `AutoAttackOnBase`.
-        n_iter: As in `AutoAttackOnBase`.
-        n_restarts: As in `AutoAttackOnBase`.
-        n_targets: As in `AutoAttackOnBase`.
-        n_queries: As in `AutoAttackOnBase`.
-        package: As in `AutoAttackOnBase`.
-        verbose: As in `AutoAttackOnBase`.
+    The default is therefore `small`; the settings are those of `AutoAttackOnBase`.
     """
 
     version: str = "small"

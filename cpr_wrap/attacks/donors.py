@@ -1,7 +1,9 @@
-"""Donors: natural images of the target class, from which a search may start.
+"""Donors: natural images of the target class, from which a search may start, or take pieces.
 
 A restart from the image itself, or from noise, must reach the target class by gradients alone. A
-restart from an image of that class, projected into the allowed set, begins near it.
+restart from an image of that class, projected into the allowed set, begins near it. Pasting pieces
+of such images is a search without gradients. It shares neither gradients nor steps with the other
+attacks, so it can check them.
 """
 
 from __future__ import annotations
@@ -12,9 +14,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from cpr_wrap import noise
 from cpr_wrap._checks import check_images, check_labels
 from cpr_wrap._files import digest
-from cpr_wrap.geometry import ThreatModel, per_row
+from cpr_wrap.attacks.guests import Group, GroupAttack
+from cpr_wrap.geometry import ThreatModel, per_row, spread, threat
+from cpr_wrap.objective import Goal
+from cpr_wrap.selective import SelectiveClassifier
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,53 +91,33 @@ def nearest(
     return places, there
 
 
-Form = Callable[[Tensor, Tensor, Tensor | float, ThreatModel], Tensor]
+def _signs(donor: Tensor, x: Tensor) -> Tensor:
+    """Up where a donor is bright, and down elsewhere."""
+    return torch.where(donor > 0.25, 1.0, -1.0).to(x.dtype)
 
 
-def _projected(x: Tensor, donor: Tensor, eps: Tensor | float, threat: ThreatModel) -> Tensor:
-    """The donor itself, pulled into the set."""
-    return threat.project(donor, x, eps)
-
-
-def _corner(x: Tensor, donor: Tensor, eps: Tensor | float, threat: ThreatModel) -> Tensor:
-    """Every pixel pushed as far as allowed, up where the donor is bright and down elsewhere."""
-    sign = torch.where(donor > 0.25, 1.0, -1.0).to(x.dtype)
-    return threat.project(x + 2 * per_row(eps, x) * sign, x, eps)
-
-
-def _pushed(x: Tensor, donor: Tensor, eps: Tensor | float, threat: ThreatModel) -> Tensor:
-    """Three times the way to the donor, pulled into the set."""
-    return threat.project(x + 3 * (donor - x), x, eps)
-
-
-FORMS: dict[str, Form] = {"projected": _projected, "corner": _corner, "pushed": _pushed}
+FORMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "projected": lambda x, donor, eps: donor,  # noqa: ARG005
+    "corner": lambda x, donor, eps: x + 2 * per_row(eps, x) * _signs(donor, x),
+    "pushed": lambda x, donor, eps: x + 3 * (donor - x),  # noqa: ARG005
+}
+"""What of a donor is pulled into the set: itself, the corner on its side, thrice the way to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DonorStarts:
-    """Restarts from donors of the target classes, the most promising first.
+    """Restarts from donors of the target classes, the most promising first."""
 
-    Attributes:
-        near: Nearest donors of each class that are tried.
-        offset: Skip this many of the nearest, which other restarts use.
-        forms: How a donor becomes a start.
-        screen: Of rules with a costly verdict, how many of the best at z are asked about it.
-        keep: Restarts per image.
-        skip: Skip this many of the best, which another stage uses.
-        distinct: Whether the restarts of an image aim at different classes.
-        targets: How many of the likeliest classes donors are taken from.
-        wide: Whether all donors are looked at, also where most restarts use fewer.
-    """
-
-    near: int = 6
-    offset: int = 0
-    forms: tuple[str, ...] = ("projected", "corner")
+    near: int = 6  #: Nearest donors of each class that are tried.
+    offset: int = 0  #: Skip this many of the nearest, which other restarts use.
+    forms: tuple[str, ...] = ("projected", "corner")  #: How a donor becomes a start.
+    #: Of rules with a costly verdict, how many of the best at z are asked about it.
     screen: int = 6
-    keep: int = 2
-    skip: int = 0
-    distinct: bool = True
-    targets: int = 9
-    wide: bool = False
+    keep: int = 2  #: Restarts per image.
+    skip: int = 0  #: Skip this many of the best, which another stage uses.
+    distinct: bool = True  #: Whether the restarts of an image aim at different classes.
+    targets: int = 9  #: How many of the likeliest classes donors are taken from.
+    wide: bool = False  #: Whether all donors are looked at, also where most restarts use fewer.
 
     def __post_init__(self) -> None:
         for name in self.forms:
@@ -144,13 +130,98 @@ class DonorStarts:
 
 @dataclass(frozen=True, kw_only=True)
 class NearMisses:
-    """Restarts from the best points that earlier searches for mistakes ended at.
+    """Restarts from the best points that earlier searches for mistakes ended at."""
 
-    Attributes:
-        keep: Restarts per image.
-        within: Leave out points that are farther from success than this share of the clean image's
-            distance to the other side; more effort is wasted on them.
-    """
-
-    keep: int = 1
+    keep: int = 1  #: Restarts per image.
+    #: Leave out points that are farther from success than this share of the clean image's distance
+    #: to the other side; more effort is wasted on them.
     within: float = 0.5
+
+
+_LARGEST, _SMALLEST = 0.5, 0.08  # side of a pasted square, as a share of the image's
+
+
+@dataclass(frozen=True)
+class PastedPatches(GroupAttack):
+    """Paste squares of other images, or of extreme pixels, and keep what the rule likes better."""
+
+    donors: Donors  # images of all classes to paste from
+    queries: int = 100  # verdicts asked for each image
+    near: int = 8  # how many of the nearest images of other classes are tried as starts
+    goal: Goal = Goal.ACCEPTED_MISTAKE
+
+    name = "pasted patches"
+
+    def _points(self, group: Group) -> Tensor:
+        model, x, eps = group.model, group.x, group.eps
+        around, donors = threat(group.norm), self.donors.to(x)
+        z, target, value = self._start(group, donors)
+        pools = {
+            t: (donors.labels == t).nonzero().flatten() for t in donors.labels.unique().tolist()
+        }
+        for query in range(max(0, self.queries - self.near)):
+            draw = noise.uniform(noise.keys(group.seed, 77, group.index, query), 5)
+            drawn = zip(target.tolist(), draw[:, 4].tolist(), strict=True)
+            places = [int(pools[label][int(share * len(pools[label]))]) for label, share in drawn]
+            source = donors.images[places]
+            mask = _square(x, draw, query / self.queries)
+            pasted = around.project(torch.where(mask, _paint(x, source, eps, draw), z), x, eps)
+            new = _promise(model, pasted, target)
+            better = (new >= value) & (value < 0)
+            z = torch.where(spread(better, z), pasted, z)
+            value = torch.where(better, new, value)
+            if bool((value >= 0).all()):
+                break
+        return z
+
+    def _start(self, group: Group, donors: Donors) -> tuple[Tensor, Tensor, Tensor]:
+        """The most promising of the nearest images of other classes: points, targets, promise."""
+        x, y, eps, around = group.x, group.y, group.eps, threat(group.norm)
+        lost = []
+        for row in x:
+            inside = around.project(donors.images, row.expand_as(donors.images), eps)
+            lost.append((inside - donors.images).abs().flatten(1).sum(dim=1))
+        far = torch.stack(lost).masked_fill(donors.labels[None] == y[:, None], torch.inf)
+        nearest = far.argsort(dim=1, stable=True)[:, : self.near]
+        best = x.clone(), y.clone(), x.new_full((len(x),), -torch.inf)
+        for place in nearest.unbind(dim=1):
+            target = donors.labels[place]
+            z = around.project(donors.images[place], x, eps)
+            value = torch.where(target == y, -torch.inf, _promise(group.model, z, target))
+            better = value > best[2]
+            best = (
+                torch.where(spread(better, z), z, best[0]),
+                torch.where(better, target, best[1]),
+                torch.where(better, value, best[2]),
+            )
+        return best
+
+
+def _promise(model: SelectiveClassifier, z: Tensor, target: Tensor) -> Tensor:
+    """How near points are to being accepted as a class `(N,)`."""
+    with torch.no_grad():
+        found: Tensor = model.look(z, path=(1.0,)).promise(target)
+    return found
+
+
+def _square(x: Tensor, draw: Tensor, progress: float) -> Tensor:
+    """Masks of one square per image, smaller as the search goes on, shaped to broadcast."""
+    height, width = x.shape[-2:] if x.dim() > 3 else (1, x[0].numel())
+    share = _LARGEST * (_SMALLEST / _LARGEST) ** progress
+    masks = []
+    for size, place in ((height, draw[:, 0]), (width, draw[:, 1])):
+        side = max(1, round(share * size))
+        first = (place * (size - side + 1)).long()[:, None]
+        at = torch.arange(size, device=x.device)
+        masks.append((at >= first) & (at < first + side))
+    square: Tensor = masks[0][:, None, :, None] & masks[1][:, None, None, :]
+    return square.expand_as(x) if x.dim() > 3 else square.reshape(len(x), *x.shape[1:])
+
+
+def _paint(x: Tensor, source: Tensor, eps: float, draw: Tensor) -> Tensor:
+    """What is pasted: the other image, or its extremes, or the image as it was."""
+    kind = spread((draw[:, 2] * 4).long(), x)
+    flat = spread(torch.where(draw[:, 3] < 0.5, -1.0, 1.0).to(x.dtype), x).expand_as(x)
+    painted = torch.where(kind == 0, source, x + 2 * eps * _signs(source, x))
+    painted = torch.where(kind == 2, x + 2 * eps * flat, painted)
+    return torch.where(kind == 3, x, painted)

@@ -40,14 +40,10 @@ class Budget(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A budget of given stages, whatever the rule.
+    """A budget of given stages, whatever the rule."""
 
-    Attributes:
-        name: The name in results.
-        listed: The stages in order; with none, an evaluation judges given points alone.
-    """
-
-    name: str
+    name: str  #: The name in results.
+    #: The stages in order; with none, an evaluation judges given points alone.
     listed: tuple[Stage, ...] = ()
 
     def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:  # noqa: ARG002
@@ -63,12 +59,7 @@ _MOMENTUM = 0.75
 def _boundary() -> list[Stage]:
     """The network's own boundary: the way to rejections, and the theory's distances."""
     reach = Attack(
-        objective=lost_margin,
-        goal=Goal.MISTAKE,
-        steps=40,
-        step=0.3,
-        momentum=_MOMENTUM,
-        rounds=1,
+        objective=lost_margin, goal=Goal.MISTAKE, steps=40, step=0.3, momentum=_MOMENTUM, rounds=1
     )
     closer = replace(
         reach, steps=10, step=0.2, starts=(KNOWN,), rounds=4, stride=0.15, tag="-closer"
@@ -309,19 +300,12 @@ class Standard:
 
 @dataclass(frozen=True, kw_only=True)
 class Thorough:
-    """The stages of `standard`, then rounds of new restarts until several find nothing more.
+    """The stages of `standard`, then rounds of new restarts until several find nothing more."""
 
-    Attributes:
-        most: Maximum number of rounds.
-        cap: No round starts after this many passes per image.
-        patience: Rounds in a row that find nothing, after which the search ends.
-        name: The name in results.
-    """
-
-    most: int = 12
-    cap: float = 60_000
-    patience: int = 3
-    name: str = "thorough"
+    most: int = 12  #: Maximum number of rounds.
+    cap: float = 60_000  #: No round starts after this many passes per image.
+    patience: int = 3  #: Rounds in a row that find nothing, after which the search ends.
+    name: str = "thorough"  #: The name in results.
 
     def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:
         """The stages of `standard`, without its sample of more effort."""

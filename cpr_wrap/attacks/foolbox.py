@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from cpr_wrap._checks import check_eps, check_labels, import_extra
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.adapters import LabelledLogits, RejectLogits
-from cpr_wrap.attacks.guests import batch_seed, guest
+from cpr_wrap.attacks.guests import Group, GroupAttack, batch_seed, guest
 from cpr_wrap.geometry import spread, threat
 from cpr_wrap.objective import Goal
 from cpr_wrap.selective import SelectiveClassifier
@@ -181,22 +181,16 @@ def _foolbox_model() -> type:
 
 
 @dataclass(frozen=True)
-class FoolboxAttack:
-    """Any Foolbox attack as a proposer of points for a selective classifier.
+class FoolboxAttack(GroupAttack):
+    """Any Foolbox attack as a proposer of points for a selective classifier."""
 
-    Attributes:
-        attack: The attack, e.g. `foolbox.attacks.LInfFMNAttack()`.
-        goal: What it searches for.
-        directions: Boundary attacks need a first success to start from. If the attack has no
-            `init_attack`, this many random images are tried. (Foolbox itself tries 1,000, each at
-            the cost of a call of the selective classifier.)
-        verbose: Whether Foolbox may print and warn.
-    """
-
-    attack: Any
-    goal: Goal = field(default=Goal.ACCEPTED_MISTAKE, kw_only=True)
+    attack: Any  #: The attack, e.g. `foolbox.attacks.LInfFMNAttack()`.
+    goal: Goal = field(default=Goal.ACCEPTED_MISTAKE, kw_only=True)  #: What it searches for.
+    #: Boundary attacks need a first success to start from. If the attack has no `init_attack`, this
+    #: many random images are tried. (Foolbox itself tries 1,000, each at the cost of a call of the
+    #: selective classifier.)
     directions: int = field(default=100, kw_only=True)
-    verbose: bool = field(default=False, kw_only=True)
+    verbose: bool = field(default=False, kw_only=True)  #: Whether Foolbox may print and warn.
 
     def __post_init__(self) -> None:
         foolbox = import_extra("foolbox")
@@ -215,37 +209,27 @@ class FoolboxAttack:
         """The name in tables."""
         return f"Foolbox {type(_innermost(self.attack)).__name__}"
 
-    def perturb(
-        self,
-        model: SelectiveClassifier,
-        x: Tensor,
-        y: Tensor,
-        eps: float,
-        *,
-        norm: str,
-        seed: int,
-        index: Tensor,
-    ) -> Tensor:
-        """Propose one point per image; see `Proposer`.
+    def _points(self, group: Group) -> Tensor:
+        """The closest success among all points that the attack evaluated.
 
-        It is the closest success among all points that the attack evaluated. Without a success it
-        is the last point of the attack, or the image itself if the attack could not start.
-        Minimum-norm attacks ignore eps; the attack has its own norm, and its points are returned
-        unchanged. Foolbox draws per batch, so random starts depend on all images of it.
+        Without a success it is the last point of the attack, or the image itself if the attack
+        could not start. Minimum-norm attacks ignore eps; the attack has its own norm, and its
+        points are returned unchanged. Foolbox draws per batch, so random starts depend on all
+        images of it.
         """
-        threat(norm)
-        check_eps(eps)
-        check_labels(y, len(x))
-        y = y.long()
-        with guest(model, batch_seed(seed, index), logger="root", verbose=self.verbose):
-            points = x.detach().clone().clamp_(0, 1)  # Foolbox refuses a pixel of 1 + 1e-7
+        threat(group.norm)
+        check_eps(group.eps)
+        check_labels(group.y, len(group.x))
+        model, seed = group.model, batch_seed(group.seed, group.index)
+        with guest(model, seed, logger="root", verbose=self.verbose):
+            points = group.x.detach().clone().clamp_(0, 1)  # Foolbox refuses a pixel of 1 + 1e-7
+            group = replace(group, x=points, y=group.y.long())
             selection = model.judge(points)
-            reached = self.goal.reached(selection.predicted, selection.accepted, y)
-            rows = (~reached).nonzero().squeeze(1)
-            rows, starts = self._starts(model, points, y, rows, norm)
+            reached = self.goal.reached(selection.predicted, selection.accepted, group.y)
+            rows, starts = self._starts(group, (~reached).nonzero().squeeze(1))
             if len(rows):
-                watch, target, criterion = self._target(model, points[rows], y[rows], norm)
-                given = {**self._epsilons(eps), **starts}
+                watch, target, criterion = self._target(group.take(rows))
+                given = {**self._epsilons(group.eps), **starts}
                 try:
                     found, _, _ = self.attack(target, points[rows], criterion, **given)
                 except ValueError as error:
@@ -253,14 +237,12 @@ class FoolboxAttack:
                 points[rows] = watch.best_or(found.to(points.dtype))
         return points
 
-    def _target(
-        self, model: SelectiveClassifier, x: Tensor, y: Tensor, norm: str
-    ) -> tuple[_Watch, Any, Any]:
+    def _target(self, group: Group) -> tuple[_Watch, Any, Any]:
         """What this attack should see, as a Foolbox model, and the criterion."""
-        view = _view(model, self.goal, y if self.goal is Goal.ACCEPTED_MISTAKE else None)
-        watch = _Watch(view, self.goal, x, y, norm)
-        target = _classes()["FoolboxModel"](watch, self.goal, x.device)
-        return watch, target, target.criterion(x, y)
+        labels = group.y if self.goal is Goal.ACCEPTED_MISTAKE else None
+        watch = _Watch(_view(group.model, self.goal, labels), self.goal, group)
+        target = _classes()["FoolboxModel"](watch, self.goal, group.x.device)
+        return watch, target, target.criterion(group.x, group.y)
 
     def _epsilons(self, eps: float) -> dict[str, float | None]:
         """The budget, for the kinds of attacks that take one."""
@@ -271,9 +253,7 @@ class FoolboxAttack:
         smallest = isinstance(kind, foolbox.attacks.base.MinimizationAttack)
         return {"epsilons": None if smallest else eps}
 
-    def _starts(
-        self, model: SelectiveClassifier, points: Tensor, y: Tensor, rows: Tensor, norm: str
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def _starts(self, group: Group, rows: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The rows that can be attacked, and their first successes if the attack needs some.
 
         Foolbox stops a whole batch with an error if a single image has none.
@@ -286,8 +266,8 @@ class FoolboxAttack:
         first = kind.init_attack or attacks.LinearSearchBlendedUniformNoiseAttack(
             directions=self.directions, steps=50
         )
-        _, target, criterion = self._target(model, points[rows], y[rows], norm)
-        starts = first.run(target, points[rows], criterion)
+        _, target, criterion = self._target(group.take(rows))
+        starts = first.run(target, group.x[rows], criterion)
         good = criterion(starts, target(starts))
         return rows[good], {"starting_points": starts[good]}
 
@@ -324,13 +304,12 @@ class _Watch(nn.Module):
     fixed step goes through and out again.
     """
 
-    def __init__(self, view: RejectLogits, goal: Goal, x: Tensor, y: Tensor, norm: str) -> None:
+    def __init__(self, view: RejectLogits, goal: Goal, group: Group) -> None:
         super().__init__()
         self.training = False
-        self._view, self._goal, self._threat = view, goal, threat(norm)
-        self._x, self._y = x, y
-        self._best = x
-        self._distance = self._threat.distance(x, x) + torch.inf
+        self._view, self._goal, self._threat = view, goal, threat(group.norm)
+        self._x, self._y, self._best = group.x, group.y, group.x
+        self._distance = self._threat.distance(group.x, group.x) + torch.inf
 
     def forward(self, x: Tensor) -> Tensor:
         """The view's columns `(N, k + 1)`."""

@@ -14,27 +14,20 @@ from cpr_wrap.rule import RejectionRule
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """The paper's protocol: every attack at every alpha, one candidate each, chosen by objective.
+    """The paper's protocol: every attack at every alpha, one point each, chosen by objective."""
 
-    Attributes:
-        steps: Steps of each restart.
-        random_starts: Random starts in addition to the start at zero.
-        step_sizes: Step sizes in pixel units; by default eps · (1/3, 1/30, 1/60), which are the
-            paper's 0.1, 0.01, 0.005 on MNIST. For SVHN and CIFAR-10 it uses 0.01, 0.005, 0.001.
-        alphas: Radii of the inner attacks, as shares of eps.
-        autoattack: Version of AutoAttack to run on the base network, or None to skip it.
-        as_published: Use the published code's choices where they differ from the text: no start at
-            zero for attacks with targets, and a single random start for PDIA.
-        name: The name in results.
-    """
-
-    steps: int = 200
-    random_starts: int = 5
+    steps: int = 200  #: Steps of each restart.
+    random_starts: int = 5  #: Random starts in addition to the start at zero.
+    #: Step sizes in pixel units; by default eps · (1/3, 1/30, 1/60), which are the paper's 0.1,
+    #: 0.01, 0.005 on MNIST. For SVHN and CIFAR-10 it uses 0.01, 0.005, 0.001.
     step_sizes: tuple[float, ...] | None = None
-    alphas: tuple[float, ...] = PAPER_ALPHAS
+    alphas: tuple[float, ...] = PAPER_ALPHAS  #: Radii of the inner attacks, as shares of eps.
+    #: Version of AutoAttack to run on the base network, or None to skip it.
     autoattack: str | None = "standard"
+    #: Use the published code's choices where they differ from the text: no start at zero for
+    #: attacks with targets, and a single random start for PDIA.
     as_published: bool = False
-    name: str = "paper"
+    name: str = "paper"  #: The name in results.
 
     def __post_init__(self) -> None:
         for size in self.step_sizes or ():

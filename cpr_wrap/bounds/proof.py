@@ -22,15 +22,10 @@ _INTERVAL, _CROWN = (14, 1e-4), (3, 0.02)  # most steps of a search, and the sha
 
 
 class Radii(NamedTuple):
-    """What is proven about a rule's verdicts around each image.
+    """What is proven about a rule's verdicts around each image."""
 
-    Attributes:
-        mistake: Radii without an accepted mistake `(N,)`, float64.
-        rejection: Radii without a rejection `(N,)`, float64.
-    """
-
-    mistake: Tensor
-    rejection: Tensor
+    mistake: Tensor  #: Radii without an accepted mistake `(N,)`, float64.
+    rejection: Tensor  #: Radii without a rejection `(N,)`, float64.
 
 
 def smallest(found: Tensor) -> Tensor:

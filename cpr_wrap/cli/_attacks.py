@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from cpr_wrap._address import find
+from cpr_wrap._registry import find
 from cpr_wrap.attacks.adaptive import ATTACKS, Attack, Stage, as_stage
 from cpr_wrap.attacks.autoattack import AdaptiveAutoAttack, AutoAttackOnBase
 from cpr_wrap.attacks.foolbox import attack_by_name

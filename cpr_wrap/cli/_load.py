@@ -116,15 +116,15 @@ def pick_device(name: str) -> torch.device:
 @contextmanager
 def several_processes(device: torch.device) -> Iterator[bool]:
     """Join the processes of this command, if there are several; yields whether this one leads."""
-    from cpr_wrap import _processes
+    from cpr_wrap.engine import ranks
 
-    joined_before = _processes.together()
-    _processes.join(device)
+    joined_before = ranks.together()
+    ranks.join(device)
     try:
-        yield _processes.rank() == 0
+        yield ranks.rank() == 0
     finally:
         if not joined_before:
-            _processes.leave(wait=False)
+            ranks.leave(wait=False)
 
 
 def load_model(address: str, options: ModelOptions, device: torch.device) -> Loaded:

@@ -62,7 +62,7 @@ def reported(function: Callable[..., None]) -> Callable[..., None]:
         with _warnings_as_lines(), _stopped_by_sigterm():
             try:
                 for module in options.get("imports") or ():
-                    from cpr_wrap._address import import_module
+                    from cpr_wrap._registry import import_module
 
                     import_module(module)
                 function(*args, **options)

@@ -30,7 +30,7 @@ def seconds(text: str) -> float:
 
 def read_cost(text: str) -> LossLike:
     """Read a cost: `step:0.05`, `ramp:2`, a table, or a function `own.py:l` of the distance."""
-    from cpr_wrap._address import resolve
+    from cpr_wrap._registry import resolve
     from cpr_wrap.metrics.losses import LOSS_KINDS, parse_loss
 
     kind, colon, name = text.partition(":")

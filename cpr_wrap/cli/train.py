@@ -85,7 +85,7 @@ def train(
 
     Example: cpr-wrap train --recipe mnist-compact-at --out runs/at
     """
-    from cpr_wrap._address import find
+    from cpr_wrap._registry import find
     from cpr_wrap.training import RECIPES
     from cpr_wrap.training import train as train_network
 
@@ -106,7 +106,7 @@ def train(
 
 
 def _changed(recipe: Recipe, changes: Changes) -> Recipe:
-    from cpr_wrap._address import find
+    from cpr_wrap._registry import find
     from cpr_wrap.training import METHODS, FastAT
 
     names = ("network", "epochs", "batch_size", "lr", "seed")

@@ -205,17 +205,11 @@ def _from_bundled(path: Path, name: str, part: str, wanted: Wanted, root: Path) 
 
 
 class DonorPool(NamedTuple):
-    """Training images, the same number per class.
+    """Training images, the same number per class."""
 
-    Attributes:
-        images: Pixels `(N, C, H, W)` in [0, 1], ordered by class.
-        labels: Classes `(N,)`.
-        digest: A digest of both.
-    """
-
-    images: Tensor
-    labels: Tensor
-    digest: str
+    images: Tensor  #: Pixels `(N, C, H, W)` in [0, 1], ordered by class.
+    labels: Tensor  #: Classes `(N,)`.
+    digest: str  #: A digest of both.
 
 
 def donor_pool(

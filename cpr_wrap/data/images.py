@@ -23,26 +23,16 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageData:
-    """Some images of a data set.
+    """Some images of a data set."""
 
-    Attributes:
-        images: Pixels `(N, C, H, W)`, float32 in [0, 1].
-        labels: Classes `(N,)`, int64.
-        indices: Each image's number in its data set `(N,)`, int64; random starts of attacks depend
-            on it.
-        name: The data set.
-        part: Which part of it.
-        num_classes: How many classes the data set has.
-        note: A remark on the choice of images for readers of results; may be empty.
-    """
-
-    images: Tensor
-    labels: Tensor
+    images: Tensor  #: Pixels `(N, C, H, W)`, float32 in [0, 1].
+    labels: Tensor  #: Classes `(N,)`, int64.
+    #: Each image's number in its data set `(N,)`, int64; random starts of attacks depend on it.
     indices: Tensor
-    name: str
-    part: str
-    num_classes: int
-    note: str = ""
+    name: str  #: The data set.
+    part: str  #: Which part of it.
+    num_classes: int  #: How many classes the data set has.
+    note: str = ""  #: A remark on the choice of images for readers of results; may be empty.
 
     def __len__(self) -> int:
         return len(self.labels)

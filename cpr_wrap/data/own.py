@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cpr_wrap._address import call
+from cpr_wrap._registry import call
 from cpr_wrap.data.images import ImageData, Stored, Wanted, check_layout, collect
 
 # A file may promise this many bytes, or so many times its own length: photographs do not shrink

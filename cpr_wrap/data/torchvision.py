@@ -14,27 +14,16 @@ from cpr_wrap.data.images import Stored
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """A known data set, and where torchvision stores it.
+    """A known data set, and where torchvision stores it."""
 
-    Attributes:
-        shape: `(C, H, W)` of an image.
-        num_classes: How many classes it has.
-        source: Its class in `torchvision.datasets`.
-        train: A file that exists if the training set does.
-        test: A file that exists if the test set does.
-        url: Home page of the data set.
-        split_names: Whether the class takes `split="test"` instead of `train=False`.
-        bundled: A part of its test set that comes with this package.
-    """
-
-    shape: tuple[int, int, int]
-    num_classes: int
-    source: str
-    train: str
-    test: str
-    url: str
-    split_names: bool = False
-    bundled: Path | None = None
+    shape: tuple[int, int, int]  #: `(C, H, W)` of an image.
+    num_classes: int  #: How many classes it has.
+    source: str  #: Its class in `torchvision.datasets`.
+    train: str  #: A file that exists if the training set does.
+    test: str  #: A file that exists if the test set does.
+    url: str  #: Home page of the data set.
+    split_names: bool = False  #: Whether the class takes `split="test"` instead of `train=False`.
+    bundled: Path | None = None  #: A part of its test set that comes with this package.
 
     def file(self, root: Path, half: str) -> Path:
         """The file to look for."""

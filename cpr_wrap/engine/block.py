@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from cpr_wrap._files import digest
 from cpr_wrap.attacks.donors import Donors
 from cpr_wrap.engine.precision import Precision
 from cpr_wrap.geometry import threat, wide
@@ -94,21 +96,6 @@ class Block:
 
     Whatever the model was asked is recorded for every goal that the answer touches. A point beyond
     eps touches the network's boundary alone.
-
-    Attributes:
-        model: The selective classifier that judges.
-        x: Images `(B, ...)`.
-        y: True classes `(B,)`.
-        index: Numbers of the images in their data set `(B,)`.
-        eps: The budget.
-        searcher: The classifier that searches run: the model, or a cheaper copy of it.
-        clean_labels: Answers to the images as they are, -1 where rejected `(B,)`.
-        base_labels: The network's own answers to them `(B,)`.
-        order: Target classes of each image, likeliest first `(B, c)`, made by `rank_targets`.
-        found: For each goal the closest point that reaches it.
-        near: Where searches for mistakes ended that did not find one.
-        donors: Images of known classes to start from, or None.
-        notes: What a reader of the result should know of the stage under way.
     """
 
     def __init__(
@@ -125,23 +112,26 @@ class Block:
         searcher: SelectiveClassifier | None = None,
         donors: Donors | None = None,
     ) -> None:
-        self.model = model
-        self.donors = donors
+        self.model, self.donors = model, donors
+        self.x, self.y, self.index = x, y, index  # (B, ...), (B,), numbers in the data set (B,)
+        self.eps, self.threat, self.batch_size = eps, threat(norm), batch_size
         self.precision = precision or Precision()
-        self.searcher = searcher or self.precision.model(model)
-        self.x, self.y, self.index = x, y, index
-        self.eps = eps
-        self.threat = threat(norm)
-        self.batch_size = batch_size
-        self.clean_labels = torch.full_like(y, NO_TARGET)
-        self.base_labels = torch.full_like(y, NO_TARGET)
+        self.searcher = searcher or self.precision.model(model)  # what searches run
+        self.clean_labels = torch.full_like(y, NO_TARGET)  # answers, -1 where rejected (B,)
+        self.base_labels = torch.full_like(y, NO_TARGET)  # the network's own answers (B,)
+        # Target classes of each image, likeliest first (B, c), made by `rank_targets`.
         self.order = torch.empty(len(x), 0, dtype=torch.int64, device=x.device)
         self.found = {goal: Found(x) for goal in Goal}
         self.near = Near(x)
-        self.notes: set[str] = set()
+        self.notes: set[str] = set()  # what readers should know of the stage under way
 
     def __len__(self) -> int:
         return len(self.x)
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of images, labels and numbers."""
+        return digest(self.x, self.y, self.index)
 
     def snapshot(self) -> tuple[dict[Goal, Found], Near]:
         """A copy of what is known, to go back to."""
@@ -189,18 +179,11 @@ class Block:
         radius: float | Tensor,
         origin: Origin | list[Origin],
     ) -> Tensor:
-        """Judge proposed points: project, ask the model itself, record what holds.
+        """Judge points `(M, ...)` of images `(M,)`: project, ask the model, record what holds.
 
-        Args:
-            image: Which image of the block each point belongs to `(M,)`.
-            points: The points `(M, ...)`.
-            goal: What they claim to reach. For a mistake of the network alone only its prediction
-                is asked for where a verdict costs more; the verdict counts for every goal.
-            radius: The ball they were searched in, one or `(M,)`.
-            origin: How they were found, one or one each.
-
-        Returns:
-            Whether each point reaches the goal it claims `(M,)`.
+        The radius of the balls and the origin are one, or one for each point. For a mistake of the
+        network alone only its prediction is asked for where a verdict costs more; the verdict
+        counts for every goal. Returns whether each point reaches the goal it claims `(M,)`.
         """
         if not len(image):
             return torch.zeros(0, dtype=torch.bool, device=self.x.device)

@@ -1,4 +1,4 @@
-"""Evaluates blocks one by one: stages in order, each finished unit stored, each cost counted."""
+"""Evaluates blocks: stages in order, each finished unit stored, each cost counted; then rounds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -17,17 +17,17 @@ from cpr_wrap._source import source_text
 from cpr_wrap.attacks.adaptive import Attack, FunctionAttack, Stage
 from cpr_wrap.attacks.donors import Donors
 from cpr_wrap.attacks.ensemble import MOST_TARGETS
+from cpr_wrap.engine import ranks
 from cpr_wrap.engine.block import Block, Found, rank_targets
 from cpr_wrap.engine.images import Images
-from cpr_wrap.engine.memory import NO_ROOM, is_out_of_memory
-from cpr_wrap.engine.partial import Underway
-from cpr_wrap.engine.precision import Precision
+from cpr_wrap.engine.precision import NO_ROOM, Precision, is_out_of_memory
 from cpr_wrap.engine.stages import run_stage
-from cpr_wrap.engine.store import Recorder, Store, Unit
+from cpr_wrap.engine.store import Recorder, Store, Underway, Unit
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.meter import Passes, count_passes, watch_outputs
 from cpr_wrap.metrics.evidence import StageCost
 from cpr_wrap.objective import Goal, Targets
+from cpr_wrap.rule import RejectionRule
 from cpr_wrap.selective import SelectiveClassifier, rule_config
 
 CLEAN_STAGE = "clean"
@@ -130,12 +130,11 @@ def evaluate_block(
     block = work.block(images)
     if given is not None:
         block.found[Goal.ACCEPTED_MISTAKE] = given
-    key = images.digest if store is not None else ""
-    units = [] if store is None else _replay(block, work, store, key)
+    units = [] if store is None else _replay(block, work, store)
     for unit in units:
         if listener is not None:
             listener(block, unit.stage, unit.passes)
-    go_on(work, block, units, store, key, listener=listener)
+    go_on(work, block, units, store, listener)
     return block, units
 
 
@@ -144,25 +143,23 @@ def go_on(
     block: Block,
     units: list[Unit],
     store: Store | None,
-    key: str,
-    *,
     listener: Listener | None = None,
 ) -> None:
     """Do the stages of `work` that a block has not had yet, and append their units."""
     for number in range(len(units), len(work.stages) + 1):
-        unit = None if store is None else store.load(key, work.plan, number)
+        unit = None if store is None else store.load(block.key, work.plan, number)
         if unit is not None:
             unit.replay(block)
         else:
-            unit = _do(block, work, number, store, key)
+            unit = _do(block, work, number, store)
             if store is not None:
-                store.save(key, work.plan, number, unit)
+                store.save(block.key, work.plan, number, unit)
         units.append(unit)
         if listener is not None:
             listener(block, unit.stage, unit.passes)
 
 
-def _replay(block: Block, work: Work, store: Store, key: str) -> list[Unit]:
+def _replay(block: Block, work: Work, store: Store) -> list[Unit]:
     """Bring a block to where the store has it, if the model still says so.
 
     What no key can see may have changed: every replayed point is put to the model again.
@@ -170,7 +167,7 @@ def _replay(block: Block, work: Work, store: Store, key: str) -> list[Unit]:
     saved = block.snapshot()
     units: list[Unit] = []
     while len(units) <= len(work.stages):
-        unit = store.load(key, work.plan, len(units))
+        unit = store.load(block.key, work.plan, len(units))
         if unit is None:
             break
         unit.replay(block)
@@ -186,16 +183,16 @@ def _replay(block: Block, work: Work, store: Store, key: str) -> list[Unit]:
         return units
     warnings.warn(f"{said}: these images are evaluated again", stacklevel=2)
     block.restore(saved)
-    store.discard(key, work.plan)
+    store.discard(block.key, work.plan)
     return []
 
 
-def _do(block: Block, work: Work, number: int, store: Store | None, key: str) -> Unit:
+def _do(block: Block, work: Work, number: int, store: Store | None) -> Unit:
     """Do one unit; after running out of memory once more from its beginning, in half batches."""
     recorder = Recorder(block)
     saved = block.snapshot()
     with count_passes() as passes:
-        file = None if store is None else store.partial(key, work.plan, number)
+        file = None if store is None else store.partial(block.key, work.plan, number)
         unit = Underway(block, passes, file)
         while True:
             try:
@@ -265,3 +262,68 @@ def stage_costs(units: Sequence[Sequence[Unit]]) -> tuple[StageCost, ...]:
             )
         )
     return tuple(rows)
+
+
+Held = dict[int, tuple[Block, list[Unit]]]
+"""Blocks of this process by number, with what was done on them."""
+
+
+@runtime_checkable
+class InRounds(Protocol):
+    """A budget that continues in rounds after its stages.
+
+    It ends after `patience` rounds in a row that find nothing, one if it does not say.
+    """
+
+    @property
+    def cap(self) -> float:
+        """No round starts after this many passes per image."""
+        ...
+
+    def more(self, rule: RejectionRule, eps: float, number: int) -> tuple[Stage, ...]:
+        """The stages of a round, from 1 on; none after the last."""
+        ...
+
+
+def run_rounds(
+    budget: InRounds,
+    work: Work,
+    held: Held,
+    images: int,
+    store: Store | None,
+    listener: Listener | None = None,
+) -> tuple[Work, str]:
+    """Do rounds on the blocks of all processes.
+
+    Whether to go on is decided over all images together, so that a result depends neither on the
+    blocks nor on the processes. The blocks of this process, `held`, are changed. Returns the work
+    with the stages of all rounds, and why they ended.
+    """
+    broken, spent = _state(held)
+    empty, patience = 0, int(getattr(budget, "patience", 1))
+    for number in range(1, 1_000_000):
+        if broken == images:
+            return work, f"{number - 1} rounds, no image was left"
+        if spent >= budget.cap * images:
+            return work, f"{number - 1} rounds, stopped at the cap of {budget.cap:,.0f} passes"
+        stages = budget.more(work.model.rule, work.eps, number)
+        if not stages:
+            return work, f"{number - 1} rounds, the most there are"
+        work = replace(work, stages=(*work.stages, *stages))
+        for place, (block, units) in held.items():
+            with ranks.explain_failure(place):
+                go_on(work, block, units, store, listener)
+        before = broken
+        broken, spent = _state(held)
+        empty = empty + 1 if broken == before else 0
+        if empty == patience:
+            break
+    return work, f"{number} rounds, the last {empty} of which found nothing more"
+
+
+def _state(held: Held) -> tuple[int, int]:
+    """Images with an accepted mistake, and passes spent, over all processes."""
+    broken = sum(int(b.found[Goal.ACCEPTED_MISTAKE].known.sum()) for b, _ in held.values())
+    spent = sum(unit.passes.total for _, units in held.values() for unit in units)
+    everyone = ranks.gather({ranks.rank(): (broken, spent)}).values()
+    return sum(b for b, _ in everyone), sum(s for _, s in everyone)

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from cpr_wrap._checks import check_images, check_labels
-from cpr_wrap._files import digest
 from cpr_wrap.data.images import gather, read_pairs
 
 _READ_AGAIN = 8  # images that are read twice
@@ -28,11 +27,6 @@ class Images:
     def to(self, device: torch.device) -> Images:
         """The same on a device."""
         return Images(x=self.x.to(device), y=self.y.to(device), index=self.index.to(device))
-
-    @property
-    def digest(self) -> str:
-        """A digest of all three."""
-        return digest(self.x, self.y, self.index)
 
 
 @dataclass(frozen=True)

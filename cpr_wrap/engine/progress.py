@@ -27,31 +27,18 @@ _UNKNOWN = 300.0  # passes per image of an attack from elsewhere
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """Progress of an evaluation.
+    """Progress of an evaluation."""
 
-    Attributes:
-        images_done: Images finished.
-        images: All images.
-        attack: The stage that has just finished.
-        fraction: Passes done, as a share of the expected ones.
-        passes: Passes so far.
-        passes_expected: Expected total number of passes.
-        seconds: Time so far.
-        seconds_left: Estimated time left.
-        error_at_0: Robust error at alpha = 0 among the images seen so far.
-        error_at_1: The same at alpha = 1.
-    """
-
-    images_done: int
-    images: int
-    attack: str
-    fraction: float
-    passes: int
-    passes_expected: int
-    seconds: float
-    seconds_left: float
-    error_at_0: float
-    error_at_1: float
+    images_done: int  #: Images finished.
+    images: int  #: All images.
+    attack: str  #: The stage that has just finished.
+    fraction: float  #: Passes done, as a share of the expected ones.
+    passes: int  #: Passes so far.
+    passes_expected: int  #: Expected total number of passes.
+    seconds: float  #: Time so far.
+    seconds_left: float  #: Estimated time left.
+    error_at_0: float  #: Robust error at alpha = 0 among the images seen so far.
+    error_at_1: float  #: The same at alpha = 1.
 
 
 def guess(stages: Iterable[Stage], rule: RejectionRule) -> list[float]:

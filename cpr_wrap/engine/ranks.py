@@ -1,28 +1,105 @@
-"""Several processes, one evaluation: who does which block, and how results come together."""
+"""Several processes that work together: who does what, how they wait, and how they part."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from datetime import timedelta
+from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
-
-from cpr_wrap._processes import (
-    explain_silence,
-    leave,
-    patient_group,
-    rank,
-    together,
-    world_size,
-)
-
-__all__ = ["explain_failure", "gather", "least", "leave", "rank", "turns", "world_size"]
 
 T = TypeVar("T")
 
+if dist.is_available():
+    # Its functions have the default group as a default argument. Imported while there is a group
+    # (an optimizer imports it), they keep the group and its threads alive to the very end, where a
+    # thread that still holds a tensor aborts the process.
+    import torch.distributed.nn
 
-_round = 0
+# torchrun ends all processes when one dies, so a silent one is slow; ranks may end hours apart.
+_PATIENCE_TORCHRUN = timedelta(days=30)
+_PATIENCE = timedelta(hours=1)
+# Weak, so as not to keep the group alive either.
+_patient: tuple[weakref.ref[Any], weakref.ref[Any]] | None = None
+_round = 0  # how often pieces of work were shared out
+
+
+def together() -> bool:
+    """Whether this process is one of a group."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def rank() -> int:
+    """This process's number, 0 when alone."""
+    return dist.get_rank() if together() else 0
+
+
+def world_size() -> int:
+    """How many processes work together, 1 when alone."""
+    return dist.get_world_size() if together() else 1
+
+
+def join(device: torch.device) -> None:
+    """Join the processes that `torchrun` started, if there are any and we have not yet.
+
+    A process that does not call `leave` leaves when the interpreter exits.
+    """
+    if not dist.is_available() or together() or int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    atexit.register(leave, wait=False)
+
+
+def leave(*, wait: bool = True) -> None:
+    """Leave the group, so that the interpreter can exit; does nothing when alone.
+
+    Call it on every rank, when everything is written; after a failure with `wait=False`.
+    """
+    if not together():
+        return
+    try:
+        if wait:
+            barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def barrier() -> None:
+    """Wait until all processes have come here."""
+    if together():
+        with explain_silence():
+            dist.barrier(group=patient_group())
+
+
+def patient_group() -> Any:
+    """All ranks on the CPU, with time for ranks that end long after others."""
+    global _patient
+    world = dist.group.WORLD
+    known, group = (None, None) if _patient is None else (reference() for reference in _patient)
+    if group is None or known is not world:
+        patience = _PATIENCE_TORCHRUN if dist.is_torchelastic_launched() else _PATIENCE
+        group = dist.new_group(backend="gloo", timeout=patience)
+        _patient = (weakref.ref(world), weakref.ref(group))
+    return group
+
+
+@contextmanager
+def explain_silence() -> Iterator[None]:
+    """Say what to do when the other processes do not answer."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise RuntimeError(
+            f"rank {rank()} of {world_size()} got no answer from the other processes ({reason}). "
+            f"Without torchrun a process waits {_PATIENCE} at most. Finished work is on disk, if a "
+            "folder for it was given; run the same command again"
+        ) from error
 
 
 def turns(count: int) -> Iterator[int]:

@@ -1,15 +1,21 @@
-"""What a search holds of each of its rows: parallel tensors that are taken and joined together."""
+"""What a search holds of each of its rows, and where their restarts begin."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from cpr_wrap import noise
+from cpr_wrap.attacks.adaptive import Attack
+from cpr_wrap.attacks.donors import FORMS, DonorStarts, NearMisses, nearest
+from cpr_wrap.engine.block import Block
 from cpr_wrap.geometry import spread
+from cpr_wrap.metrics.evidence import DONOR, NEAR_MISS, NO_TARGET, Origin
+from cpr_wrap.objective import Aim, Goal, Targets, View, log_prob
 from cpr_wrap.solver import PGD, Climb
 
 NO_POINT = -1
@@ -143,3 +149,197 @@ class Batch:
             None if state["paths"] is None else Paths(**state["paths"]),
             state["ages"],
         )
+
+
+class Plan(NamedTuple):
+    """The rows of a search, and the points that some of them begin at `(P, ...)`."""
+
+    rows: Rows
+    points: Tensor
+
+
+def plan(block: Block, attack: Attack, image: Tensor, radius: Tensor) -> Plan:
+    """Lay out the rows of an attack on images `(M,)` of a block, whose radii are `(B,)`."""
+    if not len(image):
+        return _given(image, image, block.x[:0], NO_TARGET)
+    if isinstance(attack.starts, DonorStarts):
+        return _from_donors(block, attack, attack.starts, image, radius)
+    if isinstance(attack.starts, NearMisses):
+        return _from_near_misses(block, attack.starts, image)
+    return _fixed(block, attack, attack.starts, image)
+
+
+def _fixed(block: Block, attack: Attack, starts: tuple[int, ...], image: Tensor) -> Plan:
+    """Likely targets of all images first, unlikely ones last."""
+    aims = [torch.full_like(image, NO_TARGET)]
+    if attack.objective.targets is not Targets.NONE:
+        aims = list(block.order[image][:, : attack.targets].unbind(dim=1))
+        if attack.objective.targets is Targets.ALL:
+            aims.append(block.y[image])
+    pairs = [(start, aim) for start in starts for aim in aims]
+    rows = Rows(
+        image.repeat(len(pairs)),
+        torch.cat([aim for _, aim in pairs]),
+        torch.cat([torch.full_like(image, start) for start, _ in pairs]),
+        torch.full_like(image, NO_POINT).repeat(len(pairs)),
+    )
+    return Plan(rows, block.x[:0])
+
+
+def _given(image: Tensor, target: Tensor, points: Tensor, kind: int) -> Plan:
+    number = torch.arange(len(image), device=image.device)
+    return Plan(Rows(image, target, torch.full_like(image, kind), number), points)
+
+
+def _from_near_misses(block: Block, starts: NearMisses, image: Tensor) -> Plan:
+    """The best ends of earlier restarts, best of all images first."""
+    near = block.near
+    least = torch.full_like(near.value[:, 0], -torch.inf)
+    for rows in image.split(block.batch_size):
+        with torch.no_grad():
+            view = block.model.rule.view(block.model, block.x[rows], verdict=False)
+        least[rows] = -starts.within * view.promise(block.y[rows]).to(least).clamp_min(0)
+    places = [(image, rank) for rank in range(min(starts.keep, near.value.shape[1]))]
+    images, targets, points = [], [], []
+    for some, rank in places:
+        worth = near.value[some, rank]
+        known = some[(worth > -torch.inf) & (worth >= least[some])]
+        images.append(known)
+        targets.append(near.target[known, rank])
+        points.append(near.point[known, rank])
+    return _given(torch.cat(images), torch.cat(targets), torch.cat(points), NEAR_MISS)
+
+
+def _from_donors(
+    block: Block, attack: Attack, starts: DonorStarts, image: Tensor, radius: Tensor
+) -> Plan:
+    """The most promising donors of each image, ranked by the rule's own view of the target."""
+    image_, target, points = _candidates(block, starts, image, radius)
+    value = _first_look(block, attack, image_, target, points)
+    if block.model.rule.cost.total > 1:
+        best = _best(image_, value, starts.screen + starts.skip)
+        value = _second_look(block, attack, image_, target, points, value, best)
+    order = value.argsort(descending=True, stable=True)
+    rows = _pick(image_[order].tolist(), target[order].tolist(), starts)
+    chosen = order[torch.tensor(rows, dtype=torch.int64, device=order.device)]
+    return _given(image_[chosen], target[chosen], points[chosen], DONOR)
+
+
+def _candidates(
+    block: Block, starts: DonorStarts, image: Tensor, radius: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Every image with every form of its nearest donors: images, targets `(C,)`, points."""
+    if block.donors is None:
+        return _without_donors(block, starts, image, radius)
+    target = block.order[image][:, : starts.targets]
+    count = starts.offset + starts.near
+    found = nearest(
+        block.x[image], target, block.donors, block.eps, block.threat, count, wide=starts.wide
+    )
+    places, there = (part[..., starts.offset :] for part in found)
+    row, column, rank = there.nonzero(as_tuple=True)
+    donor = block.donors.images[places[row, column, rank]]
+    owner = image[row]
+    x, eps = block.x[owner], radius[owner].to(block.x.dtype)
+    formed = [FORMS[form](x, donor, eps) for form in starts.forms]
+    points = torch.cat([block.threat.project(point, x, eps) for point in formed])
+    copies = len(starts.forms)
+    none = image[~torch.isin(image, owner)]
+    more, aims, random = _without_donors(block, starts, none, radius)
+    aim = torch.cat([target[row, column].repeat(copies), aims])
+    return torch.cat([owner.repeat(copies), more]), aim, torch.cat([points, random])
+
+
+def _without_donors(
+    block: Block, starts: DonorStarts, image: Tensor, radius: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Random starts in place of donors, and a note of it."""
+    if len(image):
+        block.notes.add("some images had no donors of other classes: random starts were used")
+    target = block.order[image][:, : starts.keep]
+    owner = image.repeat_interleave(target.shape[1])
+    aim = target.flatten()
+    x = block.x[owner]
+    key = noise.keys(starts.offset, block.index[owner], aim)
+    offset = block.threat.random_offset(x, radius[owner].to(x.dtype), key) if len(x) else x
+    return owner, aim, x + offset
+
+
+def _first_look(
+    block: Block, attack: Attack, image: Tensor, target: Tensor, points: Tensor
+) -> Tensor:
+    """How promising points look for one forward each `(C,)`: the objective, or p(target)."""
+    free = block.model.rule.cost.total == 1
+    values = []
+    with torch.no_grad():
+        for rows in torch.arange(len(image), device=image.device).split(block.batch_size):
+            view = block.model.rule.view(block.model, points[rows], verdict=False)
+            aim = Aim(block.y[image[rows]], target[rows])
+            if free:
+                values.append(attack.objective.value(view, aim))
+                _propose(block, attack.name, view, image[rows], target[rows])
+            else:
+                values.append(log_prob(view.logits, target[rows]))
+    return torch.cat(values) if values else points.new_zeros(0)
+
+
+def _best(image: Tensor, value: Tensor, count: int) -> Tensor:
+    """Positions of the `count` best candidates of each image."""
+    order = value.argsort(descending=True, stable=True)
+    owners = image[order].tolist()
+    kept = _pick(owners, owners, DonorStarts(keep=count, distinct=False))
+    return order[torch.tensor(kept, dtype=torch.int64, device=order.device)].sort().values
+
+
+def _second_look(
+    block: Block,
+    attack: Attack,
+    image: Tensor,
+    target: Tensor,
+    points: Tensor,
+    value: Tensor,
+    best: Tensor,
+) -> Tensor:
+    """The objective of the best candidates, with the rule's own path; the others rank behind."""
+    objective = attack.objective
+    looked = torch.full_like(value, -torch.inf)
+    with torch.no_grad():
+        for rows in best.split(block.batch_size):
+            aim = Aim(block.y[image[rows]], target[rows])
+            view = block.model.rule.view(
+                block.model, points[rows], path=objective.path, label=target[rows]
+            )
+            looked[rows] = objective.value(view, aim).to(looked.dtype)
+            _propose(block, attack.name, view, image[rows], target[rows])
+    unseen = looked.isneginf()
+    # Those that nobody looked at again keep their order among themselves, behind all others.
+    floor = looked[~unseen].min() if bool((~unseen).any()) else value.new_zeros(())
+    return torch.where(unseen, floor - 1000 + value.clamp_min(-900), looked)
+
+
+def _propose(block: Block, name: str, view: View, image: Tensor, target: Tensor) -> None:
+    """Put starts that are mistakes already to the judge."""
+    if view.accepted is None:
+        return
+    rows = (view.accepted & (view.predicted != block.y[image])).nonzero().flatten()
+    rows = rows[~block.settled(Goal.ACCEPTED_MISTAKE)[image[rows]]]
+    if len(rows):
+        origin = [Origin(attack=name, start=DONOR, target=int(t)) for t in target[rows]]
+        goal = Goal.ACCEPTED_MISTAKE
+        block.consider(image[rows], view.z.detach()[rows], goal, block.eps, origin)
+
+
+def _pick(image: list[int], target: list[int], starts: DonorStarts) -> list[int]:
+    """Positions of the restarts to do, from candidates in order of promise."""
+    counts: dict[int, int] = {}
+    used: set[tuple[int, int]] = set()
+    picked = []
+    for place, (owner, aim) in enumerate(zip(image, target, strict=True)):
+        if starts.distinct and (owner, aim) in used:
+            continue
+        used.add((owner, aim))
+        counts[owner] = counts.get(owner, 0) + 1
+        if starts.skip < counts[owner] <= starts.skip + starts.keep:
+            picked.append((counts[owner], place))
+    # The best restart of every image comes first, then the second best.
+    return [place for _, place in sorted(picked)]

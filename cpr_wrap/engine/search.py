@@ -13,8 +13,7 @@ from torch import Tensor
 from cpr_wrap import noise
 from cpr_wrap.attacks.adaptive import KNOWN, Attack
 from cpr_wrap.engine.block import Block
-from cpr_wrap.engine.rows import OVERDUE, Batch, Candidates, Paths, Rows
-from cpr_wrap.engine.starts import Plan, plan
+from cpr_wrap.engine.rows import OVERDUE, Batch, Candidates, Paths, Plan, Rows, plan
 from cpr_wrap.geometry import spread
 from cpr_wrap.metrics.evidence import Origin
 from cpr_wrap.objective import Aim, Goal, Path, Targets, View

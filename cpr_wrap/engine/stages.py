@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from cpr_wrap import noise
-from cpr_wrap.attacks.adaptive import Attack, Halving, Proposer, Stage, goal_of
-from cpr_wrap.attacks.given import GivenPoints
+from cpr_wrap.attacks.adaptive import Attack, GivenPoints, Halving, Proposer, Stage, goal_of
 from cpr_wrap.engine.block import Block
 from cpr_wrap.engine.search import Search
 from cpr_wrap.geometry import per_row

@@ -3,7 +3,7 @@
 A store holds one folder for each way to evaluate, and in it one file for each unit of work: a block
 of images and a stage. A unit holds only what its stage found, so replaying the units of a block in
 order gives the block's state back, to the bit. Beside the units, a `.partial` file holds the one
-that is under way; see `partial.py`.
+that is under way, written every so often, so that a kill costs seconds and not a stage.
 
 A folder's name is a hash of all settings, weights and source texts. What no hash can see, e.g. a
 hook or a global that a network reads, shows in its answers to fixed probe images: they are kept in
@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import io
 import json
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,9 @@ from torch import Tensor, nn
 from cpr_wrap import noise
 from cpr_wrap._files import digest, read_sealed, write_atomically, write_sealed
 from cpr_wrap._source import plain_repr, source_text
-from cpr_wrap.engine.block import Block, Found
+from cpr_wrap.engine.block import Block
+from cpr_wrap.engine.precision import is_out_of_memory
+from cpr_wrap.engine.stages import StageRun, State
 from cpr_wrap.meter import Passes
 from cpr_wrap.metrics.evidence import Origin
 from cpr_wrap.objective import Goal
@@ -192,7 +195,7 @@ class Recorder:
             tensors[f"{goal.name}.image"] = image.cpu()
             tensors[f"{goal.name}.point"] = found.point[image].cpu()
             tensors[f"{goal.name}.distance"] = found.distance[image].cpu()
-            origins[goal.name] = [_plain_origin(found, row) for row in image.tolist()]
+            origins[goal.name] = [_plain(found.origin[row]) for row in image.tolist()]
         image = (self.block.near.value != self.worth).any(dim=1).nonzero().flatten()
         if len(image):
             tensors["near.image"] = image.cpu()
@@ -212,10 +215,8 @@ class Recorder:
         )
 
 
-def _plain_origin(found: Found, row: int) -> dict[str, Any]:
-    origin = found.origin[row]
-    assert origin is not None
-    return asdict(origin)
+def _plain(origin: Origin | None) -> Any:
+    return None if origin is None else asdict(origin)
 
 
 class Store:
@@ -282,3 +283,75 @@ class Store:
             return None
         content["passes"] = Passes(**content["passes"])
         return Unit(**content)
+
+
+# Count it up when a run holds other things than before.
+_LAYOUT = "cpr-wrap partial unit, layout 3"
+_PATIENCE = 9  # times as long as a slow write took; but at most twice as long as asked for
+
+
+class Underway:
+    """What a unit has cost so far and where it is, on disk too if it has a file."""
+
+    every: ClassVar[float] = 20.0  # seconds between two writes, 0 for one after every tick
+
+    def __init__(self, block: Block, passes: Passes, file: Path | None = None) -> None:
+        """Begin, or go on from the file if it is whole: block, passes and clock are set to it."""
+        self.block, self.passes, self.file = block, passes, file
+        self.state: State | None = None  # where the stage was; None at its beginning
+        self.note = ""
+        now = time.perf_counter()
+        self._started, self._due = now, now + self.every
+        content = None if file is None else read_tensors(file, _LAYOUT, block.x.device)
+        if content is not None:
+            self._go_to(content)
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on this unit, before a stop too."""
+        return time.perf_counter() - self._started
+
+    def after_tick(self, run: StageRun) -> None:
+        """Write the file if it is time to."""
+        now = time.perf_counter()
+        if self.file is None or now < self._due:
+            return
+        content = {
+            "run": run.state(),
+            "near": vars(self.block.near),
+            "found": {
+                goal.name: {**vars(found), "origin": [_plain(each) for each in found.origin]}
+                for goal, found in self.block.found.items()
+            },
+            "batch_size": self.block.batch_size,
+            "passes": asdict(self.passes),
+            "seconds": self.seconds,
+            "note": self.note,
+        }
+        try:
+            write_tensors(self.file, _LAYOUT, content)
+        except (OSError, RuntimeError, MemoryError) as error:
+            # The unit itself needs far less room; and what fails here says nothing of its batches.
+            if not (isinstance(error, OSError) or is_out_of_memory(error)):
+                raise
+            warnings.warn(
+                f"could not write {self.file}, so a stop now would lose all work since its "
+                f"last version: {error}",
+                stacklevel=2,
+            )
+        done = time.perf_counter()
+        pause = min(_PATIENCE * (done - now), 2 * self.every)
+        self._due = done + max(self.every, pause)
+
+    def _go_to(self, content: dict[str, Any]) -> None:
+        self.state, self.note = content["run"], content["note"]
+        self.block.batch_size = content["batch_size"]
+        for goal, found in self.block.found.items():
+            held = content["found"][goal.name]
+            origin = [None if entry is None else Origin(**entry) for entry in held["origin"]]
+            vars(found).update({**held, "origin": origin})
+        for name, held in content["near"].items():
+            setattr(self.block.near, name, held)
+        for kind, count in content["passes"].items():
+            setattr(self.passes, kind, count)
+        self._started -= content["seconds"]

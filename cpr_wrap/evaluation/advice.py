@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cpr_wrap._checks import data_frame
 from cpr_wrap.calibration import calibrate
-from cpr_wrap.evaluation.timing import timed
+from cpr_wrap.evaluation.benchmark import timed
 from cpr_wrap.metrics import Interval, RobustnessCurve
 from cpr_wrap.metrics.comparison import Difference, paired_loss
 from cpr_wrap.metrics.losses import RejectionLoss
@@ -31,27 +31,18 @@ _ROUNDS = 5
 
 @dataclass(eq=False, kw_only=True)
 class Candidate:
-    """A rule, and what was measured for it.
+    """A rule, and what was measured for it."""
 
-    Attributes:
-        model: The network with the rule.
-        clean_rejection: Share of clean validation images that it rejects.
-        latency: Seconds per prediction of one image.
-        curve: Its curve on the validation images so far; None if it was excluded.
-        full: Whether it was attacked with the full budget.
-        reported: Its curve on the other images, if it was among the best.
-        status: `advised`, `tied`, `beaten` or `left out`.
-        why: Why it was excluded.
-    """
-
-    model: SelectiveClassifier
-    clean_rejection: float
-    latency: float
+    model: SelectiveClassifier  #: The network with the rule.
+    clean_rejection: float  #: Share of clean validation images that it rejects.
+    latency: float  #: Seconds per prediction of one image.
+    #: Its curve on the validation images so far; None if it was excluded.
     curve: RobustnessCurve | None = None
-    full: bool = False
+    full: bool = False  #: Whether it was attacked with the full budget.
+    #: Its curve on the other images, if it was among the best.
     reported: RobustnessCurve | None = None
-    status: str = BEATEN
-    why: str = ""
+    status: str = BEATEN  #: `advised`, `tied`, `beaten` or `left out`.
+    why: str = ""  #: Why it was excluded.
 
     @property
     def rule(self) -> RejectionRule:
@@ -66,25 +57,15 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Advice:
-    """All candidates, the advised one first, then by their loss.
+    """All candidates, the advised one first, then by their loss."""
 
-    Attributes:
-        candidates: The candidates.
-        cost: What a rejection costs.
-        eps: Budget of the adversary.
-        norm: Its norm.
-        budget: Name of the full budget.
-        images: Number of images for the choice, and for the report.
-        notes: Remarks for the reader.
-    """
-
-    candidates: tuple[Candidate, ...]
-    cost: RejectionLoss
-    eps: float
-    norm: str
-    budget: str
-    images: tuple[int, int]
-    notes: tuple[str, ...] = ()
+    candidates: tuple[Candidate, ...]  #: The candidates.
+    cost: RejectionLoss  #: What a rejection costs.
+    eps: float  #: Budget of the adversary.
+    norm: str  #: Its norm.
+    budget: str  #: Name of the full budget.
+    images: tuple[int, int]  #: Number of images for the choice, and for the report.
+    notes: tuple[str, ...] = ()  #: Remarks for the reader.
 
     @property
     def best(self) -> Candidate:

@@ -11,31 +11,16 @@ import torch
 from torch import Tensor
 
 import cpr_wrap
-from cpr_wrap import noise
+from cpr_wrap import metrics, noise
 from cpr_wrap._files import digest
-from cpr_wrap.attacks.adaptive import Attack, Halving, Stage, goal_of
-from cpr_wrap.attacks.given import GivenPoints
+from cpr_wrap.attacks.adaptive import Attack, GivenPoints, Halving, Stage, goal_of
 from cpr_wrap.engine import ranks
 from cpr_wrap.engine.block import Block, Found
 from cpr_wrap.engine.evaluate import Work, evaluate_block, stage_text
 from cpr_wrap.engine.images import Images
-from cpr_wrap.engine.memory import is_out_of_memory
+from cpr_wrap.engine.precision import is_out_of_memory
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import Store, Unit
-from cpr_wrap.metrics import (
-    AblationRow,
-    Coverage,
-    Effort,
-    Origins,
-    Points,
-    Provenance,
-    Records,
-    RiskCoverage,
-    RobustnessCurve,
-    RuleFacts,
-    Settings,
-    risk_coverage,
-)
 from cpr_wrap.objective import Goal
 from cpr_wrap.rule import RejectionRule, rule_settings
 from cpr_wrap.selective import SelectiveClassifier, network_device
@@ -66,16 +51,15 @@ def finish(block: Block, units: list[Unit]) -> Finished:
         boundary=boundary,
         clean_labels=block.clean_labels.cpu(),
         base_labels=block.base_labels.cpu(),
-        units=[replace(unit, tensors=_counts(unit)) for unit in units],
+        # Of a unit's tensors only which images it changed: the points are in the block.
+        units=[
+            replace(u, tensors={k: t.cpu() for k, t in u.tensors.items() if k.endswith(".image")})
+            for u in units
+        ],
     )
 
 
-def _counts(unit: Unit) -> dict[str, Tensor]:
-    """Keep of a unit's tensors only which images it changed: the points are in the block."""
-    return {name: t.cpu() for name, t in unit.tensors.items() if name.endswith(".image")}
-
-
-def records_of(done: list[Finished], work: Work) -> Records:
+def records_of(done: list[Finished], work: Work) -> metrics.Records:
     """The per-image records, from which every figure is computed."""
 
     def column(pick: Callable[[Finished], Tensor]) -> Tensor:
@@ -93,7 +77,7 @@ def records_of(done: list[Finished], work: Work) -> Records:
     rule, boundary = work.model.rule, column(lambda b: b.boundary.distance).double().minimum(outer)
     if rule.rejects_near_boundary and rule.norm == work.norm:
         boundary = boundary.minimum(rejected + rule.reach)
-    return Records(
+    return metrics.Records(
         index=column(lambda b: b.images.index),
         label=column(lambda b: b.images.y),
         clean_label=column(lambda b: b.clean_labels),
@@ -109,7 +93,7 @@ def records_of(done: list[Finished], work: Work) -> Records:
     )
 
 
-def effort_of(done: list[Finished], work: Work) -> Effort | None:
+def effort_of(done: list[Finished], work: Work) -> metrics.Effort | None:
     """What stages on a sample of the images found; None where there are none."""
     extra = {s.name: s.sample for s in work.stages if isinstance(s, Attack) and s.sample < 1}
     if not extra:
@@ -120,12 +104,12 @@ def effort_of(done: list[Finished], work: Work) -> Effort | None:
     left = [o is None or gained for o, gained in zip(found, new, strict=True)]
     images = sum(wanted and open_ for wanted, open_ in zip(chosen, left, strict=True))
     spent = sum(u.passes.total for block in done for u in block.units if u.stage in extra)
-    return Effort(images=images, broken=sum(new), passes=spent / max(1, images))
+    return metrics.Effort(images=images, broken=sum(new), passes=spent / max(1, images))
 
 
-def points_of(done: list[Finished]) -> Points:
+def points_of(done: list[Finished]) -> metrics.Points:
     """Images and points of all blocks in one tensor each."""
-    return Points(
+    return metrics.Points(
         clean=torch.cat([block.images.x for block in done]),
         outer=_joined([block.outer for block in done]),
         rejected=_joined([block.rejected for block in done]),
@@ -140,10 +124,10 @@ def _joined(found: list[Found]) -> Tensor:
     return whole
 
 
-def origins_of(done: list[Finished]) -> tuple[Origins, ...]:
+def origins_of(done: list[Finished]) -> tuple[metrics.Origins, ...]:
     """How every image's points were found."""
     return tuple(
-        Origins(outer=outer, rejected=rejected, boundary=boundary)
+        metrics.Origins(outer=outer, rejected=rejected, boundary=boundary)
         for block in done
         for outer, rejected, boundary in zip(
             block.outer.origin, block.rejected.origin, block.boundary.origin, strict=True
@@ -151,11 +135,11 @@ def origins_of(done: list[Finished]) -> tuple[Origins, ...]:
     )
 
 
-def rule_facts(rule: RejectionRule) -> RuleFacts:
+def rule_facts(rule: RejectionRule) -> metrics.RuleFacts:
     """What a result says about a rule."""
     kind = type(rule)
     ours = kind.__module__.startswith("cpr_wrap.")
-    return RuleFacts(
+    return metrics.RuleFacts(
         name=rule.name,
         settings=rule_settings(rule),
         text=rule.describe(),
@@ -169,9 +153,9 @@ def rule_facts(rule: RejectionRule) -> RuleFacts:
     )
 
 
-def settings_of(work: Work, budget: str, block_size: int, device: torch.device) -> Settings:
+def settings_of(work: Work, budget: str, block_size: int, device: torch.device) -> metrics.Settings:
     """How an evaluation is run."""
-    return Settings(
+    return metrics.Settings(
         budget=budget,
         rule=rule_facts(work.model.rule),
         eps=work.eps,
@@ -187,11 +171,13 @@ def settings_of(work: Work, budget: str, block_size: int, device: torch.device) 
     )
 
 
-def provenance_of(done: list[Finished], weights: str, notes: tuple[str, ...] = ()) -> Provenance:
+def provenance_of(
+    done: list[Finished], weights: str, notes: tuple[str, ...] = ()
+) -> metrics.Provenance:
     """Where a result comes from."""
     units = [unit for block in done for unit in block.units]
     seen = [(block.images.x, block.images.y, block.images.index) for block in done]
-    return Provenance(
+    return metrics.Provenance(
         versions={
             "cpr_wrap": cpr_wrap.__version__,
             "torch": str(torch.__version__),
@@ -217,7 +203,7 @@ def ablation_table(
     outer: Sequence[Found],
     store: Store | None,
     device: torch.device,
-) -> tuple[AblationRow, ...]:
+) -> tuple[metrics.AblationRow, ...]:
     """Run each attack of a plan by itself on all blocks; every rank takes its share of them.
 
     An outer attack is measured by the robustness at alpha = 0 that it leaves; an inner one by the
@@ -268,10 +254,10 @@ def _tally(block: Block, units: Sequence[Unit], goal: Goal, eps: float) -> _Tall
     )
 
 
-def _row(goal: Goal, name: str, blocks: Sequence[_Tally]) -> AblationRow:
+def _row(goal: Goal, name: str, blocks: Sequence[_Tally]) -> metrics.AblationRow:
     count = sum(block.images for block in blocks)
     lost = tuple(number for block in blocks for number in block.errors)
-    return AblationRow(
+    return metrics.AblationRow(
         attack=name,
         goal=goal.value,
         alpha=1.0 if goal is Goal.REJECTED else 0.0,
@@ -283,8 +269,8 @@ def _row(goal: Goal, name: str, blocks: Sequence[_Tally]) -> AblationRow:
 
 
 def risk_coverages(
-    model: SelectiveClassifier, curve: RobustnessCurve, *, batch_size: int = 256
-) -> dict[str, RiskCoverage]:
+    model: SelectiveClassifier, curve: metrics.RobustnessCurve, *, batch_size: int = 256
+) -> dict[str, metrics.RiskCoverage]:
     """Selective risk as a function of coverage, on clean images and under attack.
 
     Args:
@@ -301,7 +287,7 @@ def risk_coverages(
     answers = {}
     for name, x in (("clean", curve.points.clean), ("attacked", curve.points.outer)):
         score, predicted = _ask(model, x, batch_size)
-        answers[name] = risk_coverage(score, predicted == curve.records.label)
+        answers[name] = metrics.risk_coverage(score, predicted == curve.records.label)
     return answers
 
 
@@ -318,7 +304,9 @@ def _ask(model: SelectiveClassifier, x: Tensor, batch_size: int) -> tuple[Tensor
     return score, torch.cat([part.predicted for part in parts]).cpu()
 
 
-def coverage_of(model: SelectiveClassifier, curve: RobustnessCurve) -> Coverage | None:
+def coverage_of(
+    model: SelectiveClassifier, curve: metrics.RobustnessCurve
+) -> metrics.Coverage | None:
     """AURC and AUGRC for rules with a free score; None for the others."""
     if model.rule.cost.total > 1 or not model.rule.can_reject:
         return None
@@ -327,4 +315,4 @@ def coverage_of(model: SelectiveClassifier, curve: RobustnessCurve) -> Coverage 
         for name, found in risk_coverages(model, curve).items()
         for area in ("aurc", "augrc")
     }
-    return Coverage(**areas)
+    return metrics.Coverage(**areas)

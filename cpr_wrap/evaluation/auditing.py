@@ -11,9 +11,8 @@ from torch import Tensor
 
 from cpr_wrap.attacks.adaptive import KNOWN, Attack, Stage
 from cpr_wrap.attacks.autoattack import AdaptiveAutoAttack
-from cpr_wrap.attacks.donors import Donors
+from cpr_wrap.attacks.donors import Donors, PastedPatches
 from cpr_wrap.attacks.ensemble import unused_restarts
-from cpr_wrap.attacks.pasting import PastedPatches
 from cpr_wrap.bounds import UnsupportedLayerError
 from cpr_wrap.engine.block import Block, rank_targets
 from cpr_wrap.engine.stages import run_stage

@@ -1,8 +1,16 @@
-"""How good the engine is: figures about cost, each a ratio of things measured in one run."""
+"""How good the engine is: figures about cost, each a ratio of things measured in one run.
+
+Every time is taken twice: on the clock, and as processor time of this process. On an idle machine
+they say the same; on a busy one the clock also measures other people's work.
+"""
 
 from __future__ import annotations
 
+import statistics
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,51 +19,181 @@ from cpr_wrap import noise
 from cpr_wrap.attacks.ensemble import Budget
 from cpr_wrap.data import ImageData
 from cpr_wrap.evaluation.curve import robustness_curve
-from cpr_wrap.evaluation.timing import BarePasses, prediction_cost, timed
 from cpr_wrap.geometry import LINF
-from cpr_wrap.meter import count_passes
+from cpr_wrap.meter import Passes, count_passes
 from cpr_wrap.selective import SelectiveClassifier, network_device
+from cpr_wrap.smoothing import smoothed
+from cpr_wrap.solver import frozen
+
+T = TypeVar("T")
+
+_ROUNDS = 7
+# A sample of bare passes takes about this long, so that a busy machine's turns average out.
+_SAMPLE_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds on the clock, and seconds of processors that this process used."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.wall + other.wall, self.cpu + other.cpu)
+
+    def __sub__(self, other: Spent) -> Spent:
+        return Spent(self.wall - other.wall, self.cpu - other.cpu)
+
+    def __mul__(self, factor: float) -> Spent:
+        return Spent(self.wall * factor, self.cpu * factor)
+
+    def __truediv__(self, other: Spent) -> Spent:
+        """Ratios, of both times."""
+        return Spent(self.wall / other.wall, self.cpu / other.cpu)
+
+    @staticmethod
+    def median(times: Sequence[Spent]) -> Spent:
+        """Of each of both times."""
+        return Spent(
+            statistics.median(t.wall for t in times), statistics.median(t.cpu for t in times)
+        )
+
+
+def timed(work: Callable[[], T], device: torch.device) -> tuple[T, Spent]:
+    """Do some work; also tell the time it takes, until the device is done with it."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return result, Spent(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+class BarePasses:
+    """The network alone, timed on a batch `(N, ...)` again and again during a run."""
+
+    def __init__(self, model: SelectiveClassifier, x: Tensor) -> None:
+        self.network, self.x = model.base, x
+        self.spent = Spent()  # what taking samples took
+        self._forward: list[Spent] = []
+        self._both: list[Spent] = []
+        self._smoothed: list[Spent] = []
+        self.run(1, self.forward_once)
+        self.run(1, self.gradient_once)
+        once = self.run(1, self.gradient_once).cpu
+        self.repeats = max(1, round(_SAMPLE_SECONDS / max(once, 1e-6)))  # passes in a sample
+
+    def forward_once(self) -> None:
+        """A forward of the whole batch."""
+        with torch.no_grad():
+            self.network(self.x)
+
+    def gradient_once(self) -> None:
+        """A forward of the whole batch, and the gradient at its input."""
+        z = self.x.detach().requires_grad_()
+        torch.autograd.grad(self.network(z).sum(), z)
+
+    def smoothed_once(self) -> None:
+        """A forward of the whole batch, and the smoothed gradient at its input."""
+        with smoothed():
+            self.gradient_once()
+
+    def run(self, count: int, work: Callable[[], None]) -> Spent:
+        """Time one of these, done several times over."""
+
+        def repeated() -> None:
+            with frozen(self.network), torch.enable_grad():
+                for _ in range(count):
+                    work()
+
+        return timed(repeated, self.x.device)[1]
+
+    def sample(self) -> None:
+        """Time all three once more."""
+        share = 1 / (self.repeats * len(self.x))
+        for work, samples in (
+            (self.forward_once, self._forward),
+            (self.gradient_once, self._both),
+            (self.smoothed_once, self._smoothed),
+        ):
+            taken = self.run(self.repeats, work)
+            self.spent = self.spent + taken
+            samples.append(taken * share)
+
+    @property
+    def samples(self) -> int:
+        """How often they were timed."""
+        return len(self._both)
+
+    @property
+    def forward(self) -> Spent:
+        """A forward of one image."""
+        return Spent.median(self._forward)
+
+    @property
+    def backward(self) -> Spent:
+        """An input gradient of one image, its forward not counted."""
+        return self._beyond_forward(self._both)
+
+    @property
+    def smoothed(self) -> Spent:
+        """A smoothed input gradient of one image, its forward not counted."""
+        return self._beyond_forward(self._smoothed)
+
+    def _beyond_forward(self, samples: Sequence[Spent]) -> Spent:
+        more = Spent.median(samples) - self.forward
+        return Spent(max(more.wall, 0.0), max(more.cpu, 0.0))
+
+    def of(self, passes: Passes) -> Spent:
+        """What some passes would take if there were nothing else to do."""
+        exact = passes.backwards - passes.smoothed
+        return (
+            self.forward * passes.forwards + self.backward * exact + self.smoothed * passes.smoothed
+        )
+
+
+def prediction_cost(
+    model: SelectiveClassifier, x: Tensor, *, rounds: int = _ROUNDS
+) -> tuple[Spent, Spent]:
+    """Time a prediction of a batch `(N, ...)`, in turns with the bare passes it is made of.
+
+    For CPR these are m (forward + input gradient) + forward. Returns what a prediction takes, and
+    the median of its ratios to its bare passes, over `rounds` turns after one that does not count.
+    """
+    bare = BarePasses(model, x)
+    with count_passes() as passes:
+        model(x)
+    gradients = passes.backwards // len(x)
+    forwards = passes.forwards // len(x) - gradients  # a bare gradient brings its own forward
+    predictions, ratios = [], []
+    for _ in range(rounds + 1):
+        _, taken = timed(lambda: model(x), x.device)
+        alone = bare.run(gradients, bare.gradient_once) + bare.run(forwards, bare.forward_once)
+        predictions.append(taken)
+        ratios.append(taken / alone)
+    return Spent.median(predictions[1:]), Spent.median(ratios[1:])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What was measured; times are in seconds for one image.
+    """What was measured; times are in seconds for one image."""
 
-    Attributes:
-        forward: A bare forward.
-        backward: A bare input gradient, its forward not counted.
-        smoothed: The same with a smoothed backward.
-        prediction: One answer of the selective classifier.
-        prediction_ratio: That, over the bare time of the passes it makes.
-        images: Images of the evaluation.
-        batch_size: Rows in a batch, of the evaluation and of the bare passes.
-        threads: Threads of torch.
-        passes_per_image: Forwards and backwards of the evaluation.
-        seconds: Wall time of the whole evaluation.
-        smoothed_share: Share of the backwards that were smoothed.
-        efficiency: Bare time of the evaluation's passes, over its wall time.
-        cpu_seconds: Processor time of the whole evaluation.
-        cpu_efficiency: `efficiency` in processor time.
-        cpu_prediction_ratio: `prediction_ratio` in processor time.
-        samples: How often the bare passes were timed.
-    """
-
-    forward: float
-    backward: float
-    smoothed: float
-    prediction: float
-    prediction_ratio: float
-    images: int
-    batch_size: int
-    threads: int
-    passes_per_image: float
-    seconds: float
-    smoothed_share: float
-    efficiency: float
-    cpu_seconds: float
-    cpu_efficiency: float
-    cpu_prediction_ratio: float
-    samples: int
+    forward: float  #: A bare forward.
+    backward: float  #: A bare input gradient, its forward not counted.
+    smoothed: float  #: The same with a smoothed backward.
+    prediction: float  #: One answer of the selective classifier.
+    prediction_ratio: float  #: That, over the bare time of the passes it makes.
+    images: int  #: Images of the evaluation.
+    batch_size: int  #: Rows in a batch, of the evaluation and of the bare passes.
+    threads: int  #: Threads of torch.
+    passes_per_image: float  #: Forwards and backwards of the evaluation.
+    seconds: float  #: Wall time of the whole evaluation.
+    smoothed_share: float  #: Share of the backwards that were smoothed.
+    efficiency: float  #: Bare time of the evaluation's passes, over its wall time.
+    cpu_seconds: float  #: Processor time of the whole evaluation.
+    cpu_efficiency: float  #: `efficiency` in processor time.
+    cpu_prediction_ratio: float  #: `prediction_ratio` in processor time.
+    samples: int  #: How often the bare passes were timed.
 
 
 def measure(
@@ -71,14 +209,6 @@ def measure(
 
     The bare passes are timed before the evaluation and after each of its stages, so that a machine
     that is now faster and now slower treats both alike; the time for that is taken off.
-
-    Args:
-        model: The selective classifier.
-        data: Images to evaluate.
-        eps: Budget of the adversary in pixel units.
-        budget: How hard to attack.
-        batch_size: Rows in a batch.
-        norm: As in `robustness_curve`.
     """
     x = noisy_batch(model, data.images, batch_size, eps)
     prediction, ratio = prediction_cost(model, x)
@@ -123,16 +253,10 @@ def measure(
 
 
 def noisy_batch(model: SelectiveClassifier, images: Tensor, size: int, eps: float) -> Tensor:
-    """A full batch like those of an evaluation, to time bare passes on.
+    """A batch of images `(N, ...)`, taken over and over, with noise, to time bare passes on.
 
     The time of a pass depends on the pixels: pooling walks through flat regions faster, and clean
     images have more of them than the points that attacks ask about.
-
-    Args:
-        model: Says which device.
-        images: Images `(N, ...)`, taken over and over if they are too few.
-        size: Rows of the batch.
-        eps: How much noise every pixel gets at most.
     """
     x = torch.cat([images] * -(-size // len(images)))[:size]
     noisy = LINF.uniform_offset(x, eps, noise.keys(0, torch.arange(size)))

@@ -15,32 +15,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 import cpr_wrap
-from cpr_wrap._address import find
 from cpr_wrap._checks import check_count, check_eval_mode, check_number, check_seed
-from cpr_wrap.attacks.adaptive import Stage, as_stage
+from cpr_wrap._registry import find
+from cpr_wrap.attacks.adaptive import GivenPoints, Stage, as_stage
 from cpr_wrap.attacks.ensemble import BUDGETS, Budget
-from cpr_wrap.attacks.given import GivenPoints
 from cpr_wrap.engine import ranks
-from cpr_wrap.engine.evaluate import Work, evaluate_block, stage_costs
+from cpr_wrap.engine.evaluate import Held, InRounds, Work, evaluate_block, run_rounds, stage_costs
 from cpr_wrap.engine.images import Images, ImageSource, source_of, split
-from cpr_wrap.engine.memory import auto_batch_size
-from cpr_wrap.engine.precision import Precision
+from cpr_wrap.engine.precision import Precision, auto_batch_size
 from cpr_wrap.engine.progress import Progress, Status, busy, guess, progress_from
-from cpr_wrap.engine.rounds import Held, InRounds, run_rounds
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import Store, model_digest, probe, weights_digest
-from cpr_wrap.evaluation.assemble import (
-    Finished,
-    ablation_table,
-    coverage_of,
-    effort_of,
-    finish,
-    origins_of,
-    points_of,
-    provenance_of,
-    records_of,
-    settings_of,
-)
+from cpr_wrap.evaluation import assemble
 from cpr_wrap.evaluation.certifying import certify as prove
 from cpr_wrap.evaluation.preflight import num_classes, preflight
 from cpr_wrap.evaluation.supplied import DonorsLike, PointsLike, choose_donors, given_points
@@ -175,20 +161,20 @@ def robustness_curve(
     if ablation:
         outer = [block.outer for block in done]
         with busy("each attack alone") if progress is True else nullcontext():
-            table = ablation_table(work, [d.images for d in done], outer, folder, place[0])
+            table = assemble.ablation_table(work, [d.images for d in done], outer, folder, place[0])
     curve = RobustnessCurve(
-        records_of(done, work),
+        assemble.records_of(done, work),
         alphas=alphas,
-        points=points_of(done),
-        origins=origins_of(done),
+        points=assemble.points_of(done),
+        origins=assemble.origins_of(done),
         passes=(before, *stage_costs([block.units for block in done])),
-        settings=settings_of(work, plan.name, size, place[0]),
-        provenance=provenance_of(done, weights_digest(model), notes),
+        settings=assemble.settings_of(work, plan.name, size, place[0]),
+        provenance=assemble.provenance_of(done, weights_digest(model), notes),
         ablation=table,
-        effort=effort_of(done, work),
+        effort=assemble.effort_of(done, work),
         certificate=proven,
     )
-    return replace(curve, coverage=coverage_of(model, curve))
+    return replace(curve, coverage=assemble.coverage_of(model, curve))
 
 
 def _check_given(given: GivenPoints, source: ImageSource, sample: Images) -> tuple[str, ...]:
@@ -318,10 +304,10 @@ def _evaluate(
     place: tuple[torch.device, torch.dtype],
     store: Store | None,
     reporter: Progress,
-) -> tuple[Work, list[Finished], str]:
+) -> tuple[Work, list[assemble.Finished], str]:
     """Evaluate all ranks' blocks; what was done, the blocks in order, and why rounds ended."""
     blocks = list(split(len(source), block_size))
-    mine: dict[int, Finished] = {}
+    mine: dict[int, assemble.Finished] = {}
     held: Held = {}
     why = ""
     with reporter:
@@ -333,11 +319,11 @@ def _evaluate(
             if isinstance(plan, InRounds):
                 held[number] = (block, units)
             else:
-                mine[number] = finish(block, units)
+                mine[number] = assemble.finish(block, units)
         if isinstance(plan, InRounds):
             work, ended = run_rounds(plan, work, held, len(source), store, reporter.listen_again)
             why = f"{plan.name}: {ended}"
-            mine = {number: finish(*block) for number, block in held.items()}
+            mine = {number: assemble.finish(*block) for number, block in held.items()}
     everyone = ranks.gather(mine)
     return work, [everyone[number] for number in sorted(everyone)], why
 

@@ -103,18 +103,13 @@ def _plant_one(
     # What the rule sees at the end of its path: the image's gap at its worst, the plant's too.
     halfway = _binary(model, weight, (low + high) / 2, 1.0)
     with torch.no_grad():
-        low, safe = gap(_seen(halfway, pair)).tolist()
+        seen = halfway.look(pair, path=(1.0,)).points
+        low, safe = gap(seen[-1] if seen else pair).tolist()
     if safe <= low:
         return None
     bias = low + _HARDNESS * (safe - low)
     binary = _relaxed(_binary(model, weight, bias, _LEAD / (high - bias)), pair)
     return binary if binary.judge(pair).labels.tolist() == [0, 1] else None
-
-
-def _seen(model: SelectiveClassifier, x: Tensor) -> Tensor:
-    """The end of the rule's own path from x, or x itself where it has none."""
-    view = model.look(x, path=(1.0,))
-    return view.points[-1] if view.points else x
 
 
 def _binary(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cpr_wrap.diagnose import InputGradientReport, input_gradient_report
-from cpr_wrap.engine.memory import NO_ROOM, is_out_of_memory
+from cpr_wrap.engine.precision import NO_ROOM, is_out_of_memory
 from cpr_wrap.selective import SelectiveClassifier, check_finite, network_dtype
 from cpr_wrap.zoo.checks import PROBABILITIES, looks_like_probabilities
 

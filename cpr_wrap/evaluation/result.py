@@ -14,24 +14,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from cpr_wrap import metrics
 from cpr_wrap._checks import data_frame
 from cpr_wrap._files import digest, write_in_order
-from cpr_wrap.metrics import (
-    PAPER_LOSSES,
-    AblationRow,
-    About,
-    CalibrationFacts,
-    Check,
-    Coverage,
-    Effort,
-    Origins,
-    Points,
-    Provenance,
-    Records,
-    RobustnessCurve,
-    Settings,
-    StageCost,
-)
 from cpr_wrap.metrics.certificate import Certificate
 from cpr_wrap.metrics.comparison import tidy_row
 from cpr_wrap.metrics.losses import LossLike
@@ -90,25 +75,25 @@ class ResultFile:
     """The content of `result.json`; the seal is a digest of all of it, itself left empty."""
 
     schema: int
-    about: About
+    about: metrics.About
     eps: float
     norm: str
     images: int
     figures: Figures
-    passes: tuple[StageCost, ...]
-    settings: Settings | None
-    provenance: Provenance | None
-    calibration: CalibrationFacts | None
-    checks: tuple[Check, ...] | None
-    ablation: tuple[AblationRow, ...] | None
-    coverage: Coverage | None
+    passes: tuple[metrics.StageCost, ...]
+    settings: metrics.Settings | None
+    provenance: metrics.Provenance | None
+    calibration: metrics.CalibrationFacts | None
+    checks: tuple[metrics.Check, ...] | None
+    ablation: tuple[metrics.AblationRow, ...] | None
+    coverage: metrics.Coverage | None
     files: dict[str, str]
-    effort: Effort | None = None
+    effort: metrics.Effort | None = None
     certificate: CertificateFacts | None = None
     seal: str = ""
 
 
-_OF_CURVE = {f.name for f in fields(ResultFile)} & {f.name for f in fields(RobustnessCurve)}
+_OF_CURVE = {f.name for f in fields(ResultFile)} & {f.name for f in fields(metrics.RobustnessCurve)}
 _OF_CURVE -= {"certificate"}  # the rest is the same in a file and in a curve
 
 
@@ -117,7 +102,7 @@ def seal_of(plain: dict[str, Any]) -> str:
     return digest(json.dumps({**plain, "seal": ""}, sort_keys=True))
 
 
-def figures_of(curve: RobustnessCurve) -> Figures:
+def figures_of(curve: metrics.RobustnessCurve) -> Figures:
     """Compute every figure of a result from its curve."""
     proven = curve.certificate
     losses = [
@@ -129,7 +114,9 @@ def figures_of(curve: RobustnessCurve) -> Figures:
             trapezoid=curve.total_robust_loss(loss, method="trapezoid"),
             certified=None if proven is None else proven.total_robust_loss(loss),
         )
-        for loss, interval in ((x, curve.total_robust_loss_interval(x)) for x in PAPER_LOSSES)
+        for loss, interval in (
+            (x, curve.total_robust_loss_interval(x)) for x in metrics.PAPER_LOSSES
+        )
     ]
     return Figures(
         curve=tuple(AlphaRow(**row) for row in curve.table()),
@@ -141,7 +128,7 @@ def figures_of(curve: RobustnessCurve) -> Figures:
     )
 
 
-def save_result(curve: RobustnessCurve, folder: str | Path) -> Path:
+def save_result(curve: metrics.RobustnessCurve, folder: str | Path) -> Path:
     """Write a curve as `per_image.jsonl`, `adversarial.safetensors` and, last, `result.json`.
 
     Args:
@@ -168,7 +155,7 @@ def save_result(curve: RobustnessCurve, folder: str | Path) -> Path:
     lines = curve.records.to_rows()
     if curve.origins:
         for line, origins in zip(lines, curve.origins, strict=True):
-            line["origins"] = to_plain(Origins, origins)
+            line["origins"] = to_plain(metrics.Origins, origins)
     facts = None
     if proven := curve.certificate:
         facts = CertificateFacts(rule=proven.rule, seconds=proven.seconds)
@@ -196,7 +183,9 @@ def save_result(curve: RobustnessCurve, folder: str | Path) -> Path:
     return path
 
 
-def load_result(folder: str | Path, *, points: bool = True, check: bool = True) -> RobustnessCurve:
+def load_result(
+    folder: str | Path, *, points: bool = True, check: bool = True
+) -> metrics.RobustnessCurve:
     """Read a result folder; the curve is computed again from the per-image records.
 
     Args:
@@ -222,11 +211,13 @@ def load_result(folder: str | Path, *, points: bool = True, check: bool = True) 
             raise ValueError(problem)
     lines = enumerate(_text(path / PER_IMAGE).splitlines(), 1)
     rows = [_parsed(line, f"{path / PER_IMAGE}, line {number}") for number, line in lines]
-    origins = tuple(from_plain(Origins, row["origins"], path) for row in rows if "origins" in row)
-    records, proven = Records.from_rows(rows, eps=content.eps, norm=content.norm), None
+    origins = tuple(
+        from_plain(metrics.Origins, row["origins"], path) for row in rows if "origins" in row
+    )
+    records, proven = metrics.Records.from_rows(rows, eps=content.eps, norm=content.norm), None
     if facts := content.certificate:
         proven = Certificate.from_rows(rows, eps=content.eps, index=records.index, **vars(facts))
-    return RobustnessCurve(
+    return metrics.RobustnessCurve(
         records,
         alphas=tuple(row.alpha for row in content.figures.curve),
         points=_points(path) if points else None,
@@ -285,14 +276,14 @@ def foreign_files(folder: str | Path, content: ResultFile) -> Iterator[str]:
             )
 
 
-def _points(path: Path) -> Points | None:
+def _points(path: Path) -> metrics.Points | None:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     if not (path / POINTS).exists():
         return None
     try:
-        return Points(**load((path / POINTS).read_bytes()))
+        return metrics.Points(**load((path / POINTS).read_bytes()))
     except (SafetensorError, TypeError) as error:
         raise ValueError(f"{path / POINTS} is damaged: {error}") from error
 
@@ -326,30 +317,25 @@ def from_plain(kind: Any, plain: Any, where: Path) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """Result folders that were found, without their points.
+    """Result folders that were found, without their points."""
 
-    Attributes:
-        folders: The folders.
-        curves: Their curves, in the same order.
-    """
-
-    folders: tuple[Path, ...]
-    curves: tuple[RobustnessCurve, ...]
+    folders: tuple[Path, ...]  #: The folders.
+    curves: tuple[metrics.RobustnessCurve, ...]  #: Their curves, in the same order.
 
     def __len__(self) -> int:
         return len(self.folders)
 
-    def __iter__(self) -> Iterator[RobustnessCurve]:
+    def __iter__(self) -> Iterator[metrics.RobustnessCurve]:
         return iter(self.curves)
 
-    def rows(self, losses: Sequence[LossLike] = PAPER_LOSSES) -> list[dict[str, Any]]:
+    def rows(self, losses: Sequence[LossLike] = metrics.PAPER_LOSSES) -> list[dict[str, Any]]:
         """One row of plain values per run; docs/results.md describes the columns."""
         return [
             {**tidy_row(curve, losses), "folder": str(folder)}
             for folder, curve in zip(self.folders, self.curves, strict=True)
         ]
 
-    def to_frame(self, losses: Sequence[LossLike] = PAPER_LOSSES) -> Any:
+    def to_frame(self, losses: Sequence[LossLike] = metrics.PAPER_LOSSES) -> Any:
         """The rows as a pandas DataFrame."""
         return data_frame(self.rows(losses))
 

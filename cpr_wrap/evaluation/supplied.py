@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from cpr_wrap._checks import check_images, check_labels
-from cpr_wrap.attacks.adaptive import Attack, Stage
+from cpr_wrap.attacks.adaptive import Attack, GivenPoints, Stage
 from cpr_wrap.attacks.donors import Donors, DonorStarts, per_class
-from cpr_wrap.attacks.given import GivenPoints
 from cpr_wrap.data import donor_pool
 from cpr_wrap.data.datasets import DATASETS
 from cpr_wrap.data.images import Wanted

@@ -11,14 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
-from cpr_wrap.attacks.adaptive import as_stage
+from cpr_wrap.attacks.adaptive import GivenPoints, as_stage
 from cpr_wrap.attacks.ensemble import Budget
-from cpr_wrap.attacks.given import GivenPoints
 from cpr_wrap.data.images import ImageData
 from cpr_wrap.engine import ranks
-from cpr_wrap.engine.evaluate import stage_text
+from cpr_wrap.engine.evaluate import InRounds, stage_text
 from cpr_wrap.engine.progress import busy
-from cpr_wrap.engine.rounds import InRounds
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import weights_digest
 from cpr_wrap.evaluation.assemble import images_digest, rule_facts
@@ -32,23 +30,14 @@ from cpr_wrap.selective import SelectiveClassifier
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The estimated cost of a run.
+    """The estimated cost of a run."""
 
-    Attributes:
-        images: Images in the run.
-        probed: Images in the probe.
-        passes_per_image: Measured on the probe.
-        passes: Expected for the run.
-        seconds: Expected for the run, at the probe's speed.
-        audit_passes: Passes of the audit among them; 0 without an audit.
-    """
-
-    images: int
-    probed: int
-    passes_per_image: float
-    passes: float
-    seconds: float
-    audit_passes: float = 0.0
+    images: int  #: Images in the run.
+    probed: int  #: Images in the probe.
+    passes_per_image: float  #: Measured on the probe.
+    passes: float  #: Expected for the run.
+    seconds: float  #: Expected for the run, at the probe's speed.
+    audit_passes: float = 0.0  #: Passes of the audit among them; 0 without an audit.
 
 
 def estimate_cost(

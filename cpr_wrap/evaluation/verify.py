@@ -20,23 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cpr_wrap._address import import_module, trusted
+from cpr_wrap._registry import import_module, trusted
 from cpr_wrap.attacks.ensemble import BUDGETS
 from cpr_wrap.engine.evaluate import stage_text
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import weights_digest
+from cpr_wrap.evaluation import result
 from cpr_wrap.evaluation.assemble import coverage_of, images_digest, rule_facts
-from cpr_wrap.evaluation.result import (
-    Figures,
-    ResultFile,
-    figures_of,
-    foreign_files,
-    load_result,
-    read_file,
-    read_json,
-    seal_of,
-    to_plain,
-)
 from cpr_wrap.metrics import RobustnessCurve, RuleFacts
 from cpr_wrap.metrics.records import CLEAN, Records
 from cpr_wrap.rule import RULES, find_rule, rule_from_config
@@ -48,15 +38,10 @@ _NEAR = 1e-6  # distances are recorded in float64; this is rounding of their sum
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """The outcome of a check.
+    """The outcome of a check."""
 
-    Attributes:
-        checked: Number of images and points that the model judged again.
-        problems: What does not hold, one sentence per problem.
-    """
-
-    checked: int
-    problems: tuple[str, ...]
+    checked: int  #: Number of images and points that the model judged again.
+    problems: tuple[str, ...]  #: What does not hold, one sentence per problem.
 
     @property
     def holds(self) -> bool:
@@ -178,10 +163,10 @@ def verify_result(
         True
     """
     try:
-        curve = load_result(folder, check=False)
+        curve = result.load_result(folder, check=False)
     except ValueError as error:
         return Verification(checked=0, problems=(str(error),))
-    content = read_file(folder)
+    content = result.read_file(folder)
     if model is None:
         model = load_recorded(curve, folder, **load_options)
     problems = list(_file_problems(folder, content, curve))
@@ -198,7 +183,7 @@ def verify_result(
 
 def _facts(rule: RuleFacts) -> Any:
     """A rule's settings and what follows from them; how it is worded may differ by version."""
-    return to_plain(RuleFacts, replace(rule, text="", address=""))
+    return result.to_plain(RuleFacts, replace(rule, text="", address=""))
 
 
 def _answer_problems(model: SelectiveClassifier, curve: RobustnessCurve) -> Iterator[str]:
@@ -215,12 +200,12 @@ def _answer_problems(model: SelectiveClassifier, curve: RobustnessCurve) -> Iter
 
 
 def _file_problems(
-    folder: str | Path, content: ResultFile, curve: RobustnessCurve
+    folder: str | Path, content: result.ResultFile, curve: RobustnessCurve
 ) -> Iterator[str]:
     """What the files say against each other, without the model."""
-    yield from foreign_files(folder, content)
-    plain = read_json(folder)
-    if plain.get("seal") != seal_of(plain):
+    yield from result.foreign_files(folder, content)
+    plain = result.read_json(folder)
+    if plain.get("seal") != result.seal_of(plain):
         yield "result.json was changed since the run"
     for name, told, true in (
         ("number of images", content.images, len(curve.records)),
@@ -229,7 +214,10 @@ def _file_problems(
     ):
         if told is not None and told != true:
             yield f"{name}: recorded {told}, but the records say {true}"
-    ours, theirs = (to_plain(Figures, each) for each in (figures_of(curve), content.figures))
+    ours, theirs = (
+        result.to_plain(result.Figures, each)
+        for each in (result.figures_of(curve), content.figures)
+    )
     for key, value in ours.items():
         if not _close(value, theirs[key]):
             yield f"figures.{key}: not what the records give"

@@ -39,12 +39,6 @@ Row: TypeAlias = "tuple[Cell, ...]"
 class Table:
     """A table that can be rendered as text, Markdown, LaTeX or CSV.
 
-    Attributes:
-        columns: The headings.
-        rows: Rows with one cell per column.
-        title: What the numbers are.
-        caption: How to read them.
-
     Example:
         >>> from cpr_wrap.report import Cell, Column
         >>> head = (Column("rule", words=True), Column("loss"))
@@ -53,10 +47,10 @@ class Table:
         | cpr    |  0.133 |
     """
 
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    title: str = ""
-    caption: str = ""
+    columns: tuple[Column, ...]  #: The headings.
+    rows: tuple[Row, ...]  #: Rows with one cell per column.
+    title: str = ""  #: What the numbers are.
+    caption: str = ""  #: How to read them.
 
     def __post_init__(self) -> None:
         for row in self.rows:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cpr_wrap import _processes
+from cpr_wrap.engine import ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +80,8 @@ def _in_one(tensors: Iterable[Tensor], exchange: Callable[[Tensor], object]) -> 
 
 def join_group(device: torch.device) -> Team:
     """Join the processes that `torchrun` started, or stand alone."""
-    _processes.join(device)
-    return Team(rank=_processes.rank(), world=_processes.world_size())
+    ranks.join(device)
+    return Team(rank=ranks.rank(), world=ranks.world_size())
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:

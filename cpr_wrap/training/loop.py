@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap import __version__, _processes
+from cpr_wrap import __version__
 from cpr_wrap.calibration import calibrate
 from cpr_wrap.data import load_data
+from cpr_wrap.engine import ranks
 from cpr_wrap.networks import build_network, network_settings
 from cpr_wrap.rule import ByQuantile
 from cpr_wrap.selective import RejectionRule, SelectiveClassifier
@@ -31,17 +32,11 @@ from cpr_wrap.training.trainer import Trainer
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """A finished training.
+    """A finished training."""
 
-    Attributes:
-        network: The trained network, in eval mode.
-        history: One record per epoch.
-        folder: Where the model was written; None if it was not.
-    """
-
-    network: nn.Module
-    history: tuple[EpochRecord, ...]
-    folder: Path | None
+    network: nn.Module  #: The trained network, in eval mode.
+    history: tuple[EpochRecord, ...]  #: One record per epoch.
+    folder: Path | None  #: Where the model was written; None if it was not.
 
 
 def train(
@@ -124,7 +119,7 @@ def train(
         facts = {"input_shape": list(shape), "num_classes": classes, "dataset": images.name}
         told = (trainer.validation_set, trainer.history, {**source, **facts})
         finished_model(recipe, network, *told).save(trainer.out)
-    _processes.barrier()  # nobody returns before the model is written
+    ranks.barrier()  # nobody returns before the model is written
     return TrainingResult(
         network=trainer.network, history=tuple(trainer.history), folder=trainer.out
     )

@@ -25,25 +25,17 @@ _AT_A_TIME = 250
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRecord:
-    """What was measured in one epoch.
+    """What was measured in one epoch."""
 
-    Attributes:
-        epoch: Number of the epoch, from 0.
-        loss: Mean loss of the images as they were learned from.
-        clean: Share classified rightly of those shown unchanged, None if there were none.
-        adversarial: The same of those shown attacked.
-        validation_clean: Accuracy on the validation images after the epoch, None without any.
-        validation_robust: The same under PGD.
-        seconds: How long the epoch took, validation included.
-    """
-
-    epoch: int
-    loss: float
+    epoch: int  #: Number of the epoch, from 0.
+    loss: float  #: Mean loss of the images as they were learned from.
+    #: Share classified rightly of those shown unchanged, None if there were none.
     clean: float | None
-    adversarial: float | None
+    adversarial: float | None  #: The same of those shown attacked.
+    #: Accuracy on the validation images after the epoch, None without any.
     validation_clean: float | None = None
-    validation_robust: float | None = None
-    seconds: float
+    validation_robust: float | None = None  #: The same under PGD.
+    seconds: float  #: How long the epoch took, validation included.
 
 
 @dataclass

@@ -29,34 +29,23 @@ Start = Literal["uniform", "ray", "ray-or-zero", "gaussian", "zero"]
 
 
 class Losses(NamedTuple):
-    """Losses and correct predictions of a batch.
+    """Losses and correct predictions of a batch."""
 
-    Attributes:
-        rows: The loss of each image `(N,)`, with graph; the batch's loss is their mean.
-        clean: Whether each clean image was classified correctly `(A,)`.
-        adversarial: The same for the attacked images `(B,)`.
-    """
-
-    rows: Tensor
-    clean: Tensor | None = None
-    adversarial: Tensor | None = None
+    rows: Tensor  #: The loss of each image `(N,)`, with graph; the batch's loss is their mean.
+    clean: Tensor | None = None  #: Whether each clean image was classified correctly `(A,)`.
+    adversarial: Tensor | None = None  #: The same for the attacked images `(B,)`.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """Settings of a training method.
+    """Settings of a training method."""
 
-    Attributes:
-        name: The method's name in `METHODS`.
-        rule_name: The rejection rule of the trained network: the one that the method is made for,
-            or else CPR, which works with any network.
-        extra_outputs: Number of output columns after the k class logits.
-        auxiliary: Whether the extra column comes from a separate head (ATRR).
-    """
-
-    name: ClassVar[str]
+    name: ClassVar[str]  #: The method's name in `METHODS`.
+    #: The rejection rule of the trained network: the one that the method is made for, or else CPR,
+    #: which works with any network.
     rule_name: ClassVar[str] = "cpr"
-    extra_outputs: ClassVar[int] = 0
+    extra_outputs: ClassVar[int] = 0  #: Number of output columns after the k class logits.
+    #: Whether the extra column comes from a separate head (ATRR).
     auxiliary: ClassVar[bool] = False
 
     @abstractmethod
@@ -94,30 +83,22 @@ def register_method(name: str) -> Callable[[_M], _M]:
 
 @dataclass(frozen=True, kw_only=True)
 class AdversarialMethod(Method):
-    """A method that attacks each batch before it learns from it.
+    """A method that attacks each batch before it learns from it."""
 
-    Attributes:
-        reach: Length of all steps together in units of eps, where no step size is given.
-        positive: The settings that have to be above zero.
-        eps: Radius of the ball, in pixel units.
-        steps: Steps of the attack.
-        step_size: Step size in pixel units; `reach * eps / steps` if None.
-        norm: `Linf` or `L2`.
-        start: Where the attack starts. `uniform`: anywhere in the ball. `ray`: u * eps along a
-            random direction, u uniform, which is how the published code starts. `ray-or-zero`:
-            that or the image itself, by a coin per image (the published code tosses one coin per
-            batch). `gaussian`: 0.001 * N(0, 1) away. `zero`: the image itself.
-        keep: Train on the attack's `last` point, or on its `best` one as the published code does.
-    """
-
+    #: Length of all steps together in units of eps, where no step size is given.
     reach: ClassVar[float] = 2.5
-    positive: ClassVar[tuple[str, ...]] = ("eps",)
+    positive: ClassVar[tuple[str, ...]] = ("eps",)  #: The settings that have to be above zero.
 
-    eps: float = 8 / 255
-    steps: int = 10
-    step_size: float | None = None
-    norm: str = "Linf"
+    eps: float = 8 / 255  #: Radius of the ball, in pixel units.
+    steps: int = 10  #: Steps of the attack.
+    step_size: float | None = None  #: Step size in pixel units; `reach * eps / steps` if None.
+    norm: str = "Linf"  #: `Linf` or `L2`.
+    #: Where the attack starts. `uniform`: anywhere in the ball. `ray`: u * eps along a random
+    #: direction, u uniform, which is how the published code starts. `ray-or-zero`: that or the
+    #: image itself, by a coin per image (the published code tosses one coin per batch). `gaussian`:
+    #: 0.001 * N(0, 1) away. `zero`: the image itself.
     start: Start = "uniform"
+    #: Train on the attack's `last` point, or on its `best` one as the published code does.
     keep: Keep = "last"
 
     def __post_init__(self) -> None:

@@ -71,15 +71,11 @@ def kl(outputs: Tensor, others: Tensor) -> Tensor:
 @register_method("trades")
 @dataclass(frozen=True, kw_only=True)
 class TRADES(AdversarialMethod):
-    """Cross entropy, plus `beta` times the divergence to the worst point (Zhang et al. 2019).
-
-    Attributes:
-        beta: Weight of the divergence; larger trades clean accuracy for robustness.
-    """
+    """Cross entropy, plus `beta` times the divergence to the worst point (Zhang et al. 2019)."""
 
     positive = ("eps", "beta")
 
-    beta: float = 6.0
+    beta: float = 6.0  #: Weight of the divergence; larger trades clean accuracy for robustness.
     # At the image itself the divergence is flat, so the attack starts a hair's breadth away.
     start: Start = "gaussian"
 
@@ -104,15 +100,11 @@ def boosted_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
 @register_method("mart")
 @dataclass(frozen=True, kw_only=True)
 class MART(AdversarialMethod):
-    """Adversarial training with more weight on misclassified images (Wang et al. 2020).
-
-    Attributes:
-        beta: Weight of the divergence.
-    """
+    """Adversarial training with more weight on misclassified images (Wang et al. 2020)."""
 
     positive = ("eps", "beta")
 
-    beta: float = 5.0
+    beta: float = 5.0  #: Weight of the divergence.
 
     def loss(self, network: nn.Module, x: Tensor, y: Tensor, keys: Tensor) -> Losses:
         """BCE(x') + beta * KL(h(x) || h(x')) * (1 - h_y(x)), gradients through all of it."""
@@ -126,20 +118,15 @@ class MART(AdversarialMethod):
 @register_method("ibp")
 @dataclass(frozen=True, kw_only=True)
 class IBP(AdversarialMethod):
-    """Cross entropy on the image and, by interval bounds, around it (Gowal et al. 2018).
-
-    Attributes:
-        weight: Share of the bound in the loss; it grows with eps during the warm-up.
-        box: Share of eps that the bounds cover. With less than 1, PGD first looks for the worst
-            point within the rest of eps, and the bounds cover a small box around it (Müller et al.
-            2023).
-    """
+    """Cross entropy on the image and, by interval bounds, around it (Gowal et al. 2018)."""
 
     rule_name = "verified"
     positive = ("eps", "weight", "box")
 
     eps: float = 0.3
-    weight: float = 0.5
+    weight: float = 0.5  #: Share of the bound in the loss; it grows with eps during the warm-up.
+    #: Share of eps that the bounds cover. With less than 1, PGD first looks for the worst point
+    #: within the rest of eps, and the bounds cover a small box around it (Müller et al. 2023).
     box: float = 1.0
 
     def __post_init__(self) -> None:
@@ -181,11 +168,6 @@ class CCAT(AdversarialMethod):
     """Low confidence on attacked images, lower for larger perturbations (Stutz et al. 2020).
 
     One half of each batch is clean; the other half is attacked and gets softer labels.
-
-    Attributes:
-        rho: How fast the label becomes uniform with the size of the perturbation.
-        momentum: Momentum of the attack.
-        backtrack: Factor by which the step size is divided after a step that lowers the objective.
     """
 
     rule_name = "confidence"
@@ -196,8 +178,9 @@ class CCAT(AdversarialMethod):
     start: Start = "ray-or-zero"
     # As published. Backtracking takes no step that lowers the value, so the last point is the best.
     keep: Keep = "best"
-    rho: float = 10.0
-    momentum: float = 0.9
+    rho: float = 10.0  #: How fast the label becomes uniform with the size of the perturbation.
+    momentum: float = 0.9  #: Momentum of the attack.
+    #: Factor by which the step size is divided after a step that lowers the objective.
     backtrack: float = 1.5
 
     @property
@@ -249,18 +232,14 @@ class RCD(AdversarialMethod):
     Sheikholeslami et al. 2021, with PGD in place of interval bounds. One half of the batch (every
     second image) has the abstention term and the clean term, the other half the adversarial term.
     Both attacks run in one batch.
-
-    Attributes:
-        abstain_weight: The paper's lambda_1.
-        clean_weight: The paper's lambda_2.
     """
 
     rule_name = "rcd"
     extra_outputs = 1
     positive = ("eps", "abstain_weight", "clean_weight")
 
-    abstain_weight: float = 1.0
-    clean_weight: float = 1.0
+    abstain_weight: float = 1.0  #: The paper's lambda_1.
+    clean_weight: float = 1.0  #: The paper's lambda_2.
 
     def loss(self, network: nn.Module, x: Tensor, y: Tensor, keys: Tensor) -> Losses:
         """lambda_1 * abstain(x') + lambda_2 * CE(x) of one half, CE(x') of the other."""
@@ -308,18 +287,14 @@ def rectification_loss(outputs: Tensor, y: Tensor) -> Tensor:
 @register_method("atrr")
 @dataclass(frozen=True, kw_only=True)
 class ATRR(AdversarialMethod):
-    """Adversarial training of the classes, and of a head that rates them (Pang et al. 2022).
-
-    Attributes:
-        rectify_weight: The paper's lambda.
-    """
+    """Adversarial training of the classes, and of a head that rates them (Pang et al. 2022)."""
 
     rule_name = "atrr"
     extra_outputs = 1
     auxiliary = True
     positive = ("eps", "rectify_weight")
 
-    rectify_weight: float = 1.0
+    rectify_weight: float = 1.0  #: The paper's lambda.
 
     def loss(self, network: nn.Module, x: Tensor, y: Tensor, keys: Tensor) -> Losses:
         """CE(x') + lambda * BCE(c(x') * A(x'), h_y(x')); the attack sees the class head alone."""

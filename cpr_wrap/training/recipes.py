@@ -99,26 +99,6 @@ class Milestones(Schedule):
 class Recipe:
     """All settings of a training, except the images.
 
-    Attributes:
-        method: The loss and its attack.
-        network: A name in `cpr_wrap.networks.NETWORKS`; ignored if a network is passed.
-        dataset: A name for `cpr_wrap.data.load_data`; ignored if images are passed.
-        epochs: Number of epochs.
-        batch_size: Images per step, over all processes together. The last batch may be smaller, or
-            larger by one image.
-        lr: Peak learning rate of SGD.
-        momentum: Momentum of SGD.
-        nesterov: Whether to use Nesterov momentum.
-        weight_decay: L2 weight decay.
-        schedule: Schedule of the learning rate.
-        warmup: Share of the training over which eps (and the attack's step) grows from zero to its
-            full size. At a large eps, small networks stay at chance level without it.
-        augmentation: A name in `AUGMENTATIONS`.
-        rule_settings: Settings of the rejection rule of the trained network.
-        reject_rate: Share of correctly classified validation images that a rule with a threshold
-            (CCAT's, ATRR's) may reject; its threshold is set accordingly.
-        seed: Seed of initial weights, order of images, augmentation and attacks.
-
     Example:
         >>> from cpr_wrap.training import RECIPES
         >>> from dataclasses import replace
@@ -127,21 +107,29 @@ class Recipe:
         ('at', 2, 'cpr')
     """
 
-    method: Method
+    method: Method  #: The loss and its attack.
+    #: A name in `cpr_wrap.networks.NETWORKS`; ignored if a network is passed.
     network: str = "resnet20"
-    dataset: str = "cifar10"
-    epochs: int = 30
+    dataset: str = "cifar10"  #: A name for `cpr_wrap.data.load_data`; ignored if images are passed.
+    epochs: int = 30  #: Number of epochs.
+    #: Images per step, over all processes together. The last batch may be smaller, or larger by one
+    #: image.
     batch_size: int = 128
-    lr: float = 0.1
-    momentum: float = 0.9
-    nesterov: bool = False
-    weight_decay: float = 0.0
-    schedule: Schedule = field(default_factory=Linear)
+    lr: float = 0.1  #: Peak learning rate of SGD.
+    momentum: float = 0.9  #: Momentum of SGD.
+    nesterov: bool = False  #: Whether to use Nesterov momentum.
+    weight_decay: float = 0.0  #: L2 weight decay.
+    schedule: Schedule = field(default_factory=Linear)  #: Schedule of the learning rate.
+    #: Share of the training over which eps (and the attack's step) grows from zero to its full
+    #: size. At a large eps, small networks stay at chance level without it.
     warmup: float = 0.0
-    augmentation: str = "none"
+    augmentation: str = "none"  #: A name in `AUGMENTATIONS`.
+    #: Settings of the rejection rule of the trained network.
     rule_settings: Mapping[str, Any] = field(default_factory=dict)
+    #: Share of correctly classified validation images that a rule with a threshold (CCAT's, ATRR's)
+    #: may reject; its threshold is set accordingly.
     reject_rate: float = 0.05
-    seed: int = 0
+    seed: int = 0  #: Seed of initial weights, order of images, augmentation and attacks.
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):

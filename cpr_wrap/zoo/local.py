@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cpr_wrap._address import call, trusted
+from cpr_wrap._registry import call, trusted
 from cpr_wrap.networks import NETWORKS, build_network
 from cpr_wrap.rule import RULES, find_rule
 from cpr_wrap.selective import CONFIG, WEIGHTS, RejectionRule, load_rule

@@ -51,33 +51,21 @@ class Normalize(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ZooModel:
-    """What a source knows about a model.
+    """What a source knows about a model."""
 
-    Attributes:
-        network: Takes pixels `(N, C, H, W)` in [0, 1]; in eval mode.
-        address: Where it came from.
-        input_shape: `(C, H, W)` of its images, if known.
-        num_classes: Number of classes, if known.
-        transform: Function from a PIL image to pixels `(C, H, W)` in [0, 1], with the model's own
-            resize and crop; None if images have the right size already.
-        rule: The rejection rule it was saved with.
-        dataset: What it was trained on, if known.
-        norm: The threat model it was trained or listed for.
-        eps: The usual budget for that threat model, in pixel units.
-        trained_eps: The budget it was trained for, if its card says so.
-        source: How to build the network again, for `SelectiveClassifier.save`.
-    """
-
-    network: nn.Module
-    address: str
-    input_shape: tuple[int, ...] | None = None
-    num_classes: int | None = None
+    network: nn.Module  #: Takes pixels `(N, C, H, W)` in [0, 1]; in eval mode.
+    address: str  #: Where it came from.
+    input_shape: tuple[int, ...] | None = None  #: `(C, H, W)` of its images, if known.
+    num_classes: int | None = None  #: Number of classes, if known.
+    #: Function from a PIL image to pixels `(C, H, W)` in [0, 1], with the model's own resize and
+    #: crop; None if images have the right size already.
     transform: Callable[[Any], Tensor] | None = None
-    rule: RejectionRule | None = None
-    dataset: str | None = None
-    norm: str | None = None
-    eps: float | None = None
-    trained_eps: float | None = None
+    rule: RejectionRule | None = None  #: The rejection rule it was saved with.
+    dataset: str | None = None  #: What it was trained on, if known.
+    norm: str | None = None  #: The threat model it was trained or listed for.
+    eps: float | None = None  #: The usual budget for that threat model, in pixel units.
+    trained_eps: float | None = None  #: The budget it was trained for, if its card says so.
+    #: How to build the network again, for `SelectiveClassifier.save`.
     source: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -96,24 +84,18 @@ Network = str | nn.Module | Callable[..., nn.Module]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of a source, in addition to a name.
+    """Options of a source, in addition to a name."""
 
-    Attributes:
-        pretrained: Whether to load weights, or only to build the network.
-        model_dir: Folder of the source's weight files.
-        network: The architecture, if the source has only weights: a name in `NETWORKS`, a class or
-            function, its address `module:name`, or a module, which is copied.
-        network_settings: Arguments of that class or function, e.g. `{"num_outputs": 10}`, and of
-            timm's `create_model`, e.g. `{"num_classes": 10}`.
-        download: Whether a model on disk may fetch the description of its base.
-        chain: The saved folders that led here, each naming the next as its base.
-    """
-
-    pretrained: bool = True
-    model_dir: Path | None = None
+    pretrained: bool = True  #: Whether to load weights, or only to build the network.
+    model_dir: Path | None = None  #: Folder of the source's weight files.
+    #: The architecture, if the source has only weights: a name in `NETWORKS`, a class or function,
+    #: its address `module:name`, or a module, which is copied.
     network: Network | None = None
+    #: Arguments of that class or function, e.g. `{"num_outputs": 10}`, and of timm's
+    #: `create_model`, e.g. `{"num_classes": 10}`.
     network_settings: Mapping[str, Any] = field(default_factory=dict)
-    download: bool = False
+    download: bool = False  #: Whether a model on disk may fetch the description of its base.
+    #: The saved folders that led here, each naming the next as its base.
     chain: tuple[Path, ...] = ()
 
 

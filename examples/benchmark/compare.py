@@ -8,7 +8,7 @@ from typing import Any
 from cpr_wrap.attacks.paper import Paper
 from cpr_wrap.data import ImageData
 from cpr_wrap.evaluation import robustness_curve
-from cpr_wrap.evaluation.timing import timed
+from cpr_wrap.evaluation.benchmark import timed
 from cpr_wrap.meter import count_passes
 from cpr_wrap.metrics import PAPER_ALPHAS, RobustnessCurve
 from cpr_wrap.selective import SelectiveClassifier, network_device

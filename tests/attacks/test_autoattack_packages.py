@@ -12,7 +12,7 @@ from pyautoattack.autopgd_base import APGDAttack_targeted
 from pyautoattack.fab_pt import FABAttack_PT
 
 from cpr_wrap.attacks.autoattack import VERSIONS, AdaptiveAutoAttack, AutoAttackOnBase
-from cpr_wrap.attacks.groups import Group
+from cpr_wrap.attacks.guests import Group
 from cpr_wrap.rules import Confidence
 from cpr_wrap.selective import SelectiveClassifier
 from tests.attacks.making import CLASSES, both_ways, broken, curved, images, run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from cpr_wrap.attacks.adapters import GoalLogits
-from cpr_wrap.attacks.groups import Group, Recognised
+from cpr_wrap.attacks.guests import Group, Recognised
 from cpr_wrap.rules import Confidence
 from cpr_wrap.selective import SelectiveClassifier
 from tests.toys import Curved, pixels

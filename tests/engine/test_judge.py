@@ -191,7 +191,7 @@ def test_a_search_that_only_asks_for_the_boundary_costs_one_forward(monkeypatch)
 
 
 def test_stages_find_the_given_points_of_their_block():
-    from cpr_wrap.attacks.given import GivenPoints
+    from cpr_wrap.attacks.adaptive import GivenPoints
 
     model = line_model()
     x, y = torch.tensor([[0.45], [0.3]], dtype=torch.float64), torch.tensor([0, 0])

@@ -10,7 +10,7 @@ import torch
 from cpr_wrap import load, load_data
 from cpr_wrap.attacks.adaptive import Attack
 from cpr_wrap.attacks.ensemble import BUDGETS
-from cpr_wrap.engine.memory import auto_batch_size, free_bytes, graph_bytes, is_out_of_memory
+from cpr_wrap.engine.precision import auto_batch_size, free_bytes, graph_bytes, is_out_of_memory
 from cpr_wrap.evaluation import robustness_curve
 from tests.evaluation.test_curve import make
 
@@ -20,9 +20,9 @@ def test_batch_size_follows_free_memory(monkeypatch):
     one = x[:1]
     assert auto_batch_size(model, one) == 256
     room = 2 * graph_bytes(model, one) * 20 / 0.4
-    monkeypatch.setattr("cpr_wrap.engine.memory.free_bytes", lambda _: room)
+    monkeypatch.setattr("cpr_wrap.engine.precision.free_bytes", lambda _: room)
     assert auto_batch_size(model, one) == 16
-    monkeypatch.setattr("cpr_wrap.engine.memory.free_bytes", lambda _: 1)
+    monkeypatch.setattr("cpr_wrap.engine.precision.free_bytes", lambda _: 1)
     assert auto_batch_size(model, one) == 1
 
 
@@ -49,7 +49,7 @@ def test_every_device_has_its_own_words_for_being_full():
 def test_processes_on_one_cpu_share_its_memory(monkeypatch):
     model, x, _ = make("confidence")
     room = 2 * graph_bytes(model, x[:1]) * 40 / 0.4
-    monkeypatch.setattr("cpr_wrap.engine.memory.free_bytes", lambda _: room)
+    monkeypatch.setattr("cpr_wrap.engine.precision.free_bytes", lambda _: room)
     assert auto_batch_size(model, x[:1]) == 32
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert auto_batch_size(model, x[:1]) == 8

@@ -15,14 +15,13 @@ import pytest
 import torch
 
 from cpr_wrap.attacks.adaptive import KNOWN, Attack, Halving
-from cpr_wrap.engine import partial
+from cpr_wrap.engine import store as storing
 from cpr_wrap.engine.block import Block
 from cpr_wrap.engine.evaluate import Work, evaluate_block
 from cpr_wrap.engine.images import Images
-from cpr_wrap.engine.partial import Underway
 from cpr_wrap.engine.precision import Precision
 from cpr_wrap.engine.search import Search
-from cpr_wrap.engine.store import Store
+from cpr_wrap.engine.store import Store, Underway
 from cpr_wrap.evaluation import robustness_curve
 from cpr_wrap.meter import Passes
 from cpr_wrap.objective import Goal, confident_mistake, lost_margin, low_confidence
@@ -219,7 +218,7 @@ SPOILT = {
     "truncated": lambda data: data[:-100],
     "empty": lambda data: b"",
     "a changed byte": lambda data: data[:-1000] + bytes([data[-1000] ^ 1]) + data[-999:],
-    "another layout": lambda data: data.replace(partial._LAYOUT.encode(), b"cpr-wrap layout 0", 1),
+    "another layout": lambda data: data.replace(storing._LAYOUT.encode(), b"cpr-wrap layout 0", 1),
     "something else": lambda data: b"PK\x03\x04" + 300 * b"\0",
 }
 
@@ -261,10 +260,14 @@ def test_finished_units_are_never_written_again(tmp_path, monkeypatch):
     "error", [OSError("no space left"), MemoryError(), RuntimeError("can't allocate memory")]
 )
 def test_a_partial_file_that_cannot_be_written_is_only_warned_of(error, tmp_path, monkeypatch):
-    def fail(*_):
-        raise error
+    write = storing.write_tensors
 
-    monkeypatch.setattr(partial, "write_tensors", fail)
+    def fail(file, *rest):
+        if file.suffix == ".partial":
+            raise error
+        write(file, *rest)
+
+    monkeypatch.setattr(storing, "write_tensors", fail)
     stages = stages_of("loss", "confidence")
     with pytest.warns(UserWarning, match="could not write"):
         done = evaluate("confidence", stages, Store(tmp_path, {}))
@@ -276,7 +279,7 @@ def test_other_errors_while_writing_are_not_hidden(tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(partial, "write_tensors", fail)
+    monkeypatch.setattr(storing, "write_tensors", fail)
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         evaluate("confidence", stages_of("loss", "confidence"), Store(tmp_path, {}))
 
@@ -296,8 +299,8 @@ def test_writes_are_some_time_apart(took, pause, tmp_path, monkeypatch):
         writes.append(clock[0])
         clock[0] += took
 
-    monkeypatch.setattr(partial.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(partial, "write_tensors", write)
+    monkeypatch.setattr(storing.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(storing, "write_tensors", write)
     model, x, y = make("confidence", count=2)
     block = Block(model, x, y, y, eps=0.1, norm="Linf", batch_size=2)
     unit = Underway(block, Passes(), tmp_path / "file")
@@ -311,7 +314,7 @@ def test_writes_are_some_time_apart(took, pause, tmp_path, monkeypatch):
 def test_time_spent_before_a_stop_counts(tmp_path, monkeypatch):
     monkeypatch.setattr(Underway, "every", 0.0)
     clock = [100.0]
-    monkeypatch.setattr(partial.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(storing.time, "perf_counter", lambda: clock[0])
     model, x, y = make("confidence", count=2)
     block = Block(model, x, y, y, eps=0.1, norm="Linf", batch_size=2)
     first = Underway(block, Passes(3, 4, 2), tmp_path / "file")

@@ -9,9 +9,8 @@ import torch
 
 from cpr_wrap import load, load_data
 from cpr_wrap.attacks.adaptive import Attack
-from cpr_wrap.attacks.donors import Donors
+from cpr_wrap.attacks.donors import Donors, PastedPatches
 from cpr_wrap.attacks.ensemble import Quick
-from cpr_wrap.attacks.pasting import PastedPatches
 from cpr_wrap.evaluation import audit, robustness_curve
 from cpr_wrap.evaluation import auditing as AUDIT
 from cpr_wrap.evaluation.planted import Planted, plant

@@ -192,7 +192,7 @@ def test_ranks_share_the_work_of_an_ablation(monkeypatch):
 
     asked = []
     monkeypatch.setattr(
-        "cpr_wrap.evaluation.curve.ablation_table", lambda *args: asked.extend(args) or []
+        "cpr_wrap.evaluation.assemble.ablation_table", lambda *args: asked.extend(args) or []
     )
     robustness_curve(model, x, y, **settings)
     alone = table(1, 0)

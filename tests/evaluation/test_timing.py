@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cpr_wrap.evaluation import timing
-from cpr_wrap.evaluation.timing import BarePasses, Spent, prediction_cost, timed
+from cpr_wrap.evaluation import benchmark
+from cpr_wrap.evaluation.benchmark import BarePasses, Spent, prediction_cost, timed
 from cpr_wrap.meter import Passes
 from cpr_wrap.selective import SelectiveClassifier
 from tests.evaluation.test_curve import make
@@ -50,7 +50,7 @@ class Costly(torch.nn.Module):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(timing, "time", clock)
+    monkeypatch.setattr(benchmark, "time", clock)
     return clock
 
 

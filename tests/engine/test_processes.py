@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from cpr_wrap import _processes
+from cpr_wrap.engine import ranks
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def run(code: str, world: int) -> list[subprocess.CompletedProcess]:
@@ -40,19 +40,18 @@ def run(code: str, world: int) -> list[subprocess.CompletedProcess]:
 
 
 def test_alone():
-    assert not _processes.together()
-    assert (_processes.rank(), _processes.world_size()) == (0, 1)
-    _processes.join(torch.device("cpu"))
-    _processes.barrier()
-    _processes.leave()
-    assert not _processes.together()
+    assert not ranks.together()
+    assert (ranks.rank(), ranks.world_size()) == (0, 1)
+    ranks.join(torch.device("cpu"))
+    ranks.barrier()
+    ranks.leave()
+    assert not ranks.together()
 
 
 THREADS = """
 import os
 import torch
 import torch.distributed as dist
-from cpr_wrap import _processes
 from cpr_wrap.engine import ranks
 
 dist.init_process_group("gloo")
@@ -61,7 +60,7 @@ weight.sum().backward()
 torch.optim.SGD([weight], lr=0.1).step()  # imports much of torch, with the group in place
 assert ranks.gather({ranks.rank(): 5}) == {0: 5}
 ranks.leave()
-assert not _processes.together()
+assert not ranks.together()
 names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
 assert not [name for name in names if "gloo" in name], names
 """
@@ -77,11 +76,10 @@ SILENT = """
 import time
 from datetime import timedelta
 import torch
-from cpr_wrap import _processes
 from cpr_wrap.engine import ranks
 
-_processes._PATIENCE = timedelta(seconds=1)
-_processes.join(torch.device("cpu"))
+ranks._PATIENCE = timedelta(seconds=1)
+ranks.join(torch.device("cpu"))
 ranks.least(3)
 if ranks.rank() == 1:
     time.sleep(4)  # frozen, as far as the other can tell

@@ -34,8 +34,8 @@ class PGD:
 
     steps: int  #: Number of steps.
     step_size: float  #: Length of a step in pixel units.
-    #: Weight of the running mean of directions, 0 for none. The mean is not renormalized: with 0.9,
-    #: the first step has a tenth of `step_size`.
+    #: Weight of the running mean of directions, 0 for none. The mean is not renormalized, so with
+    #: 0.9 the first step has a tenth of `step_size`.
     momentum: float = 0.0
     norm: str = "Linf"  #: `Linf` (sign steps) or `L2` (steps along the gradient).
     keep: Keep = "last"  #: Return the `last` point, or the `best` by value among all visited.

@@ -27,20 +27,6 @@ BLIND = (
 )
 """What `ascend` warns of."""
 
-# What a climb holds for each row; `take` and `join` move these together.
-_ROW_TENSORS = (
-    "x",
-    "z",
-    "radius",
-    "step_size",
-    "velocity",
-    "best",
-    "best_value",
-    "anchor",
-    "anchor_value",
-    "anchor_gradient",
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PGD:
@@ -48,8 +34,8 @@ class PGD:
 
     steps: int  #: Number of steps.
     step_size: float  #: Length of a step in pixel units.
-    #: Weight of the running mean of directions, 0 for none. The mean is not renormalized: with 0.9,
-    #: the first step has a tenth of `step_size`.
+    #: Weight of the running mean of directions, 0 for none. The mean is not renormalized, so with
+    #: 0.9 the first step has a tenth of `step_size`.
     momentum: float = 0.0
     norm: str = "Linf"  #: `Linf` (sign steps) or `L2` (steps along the gradient).
     keep: Keep = "last"  #: Return the `last` point, or the `best` by value among all visited.
@@ -125,30 +111,26 @@ class Climb:
 
     def take(self, rows: Tensor) -> Climb:
         """Keep only some rows (indices `(M,)`), in that order."""
-        return self._mapped(lambda name: getattr(self, name).index_select(0, rows))
+        return self._with({name: held.index_select(0, rows) for name, held in self.state().items()})
 
     def join(self, other: Climb) -> Climb:
         """Put the rows of another climb with the same settings behind these."""
-        return self._mapped(lambda name: torch.cat([getattr(self, name), getattr(other, name)]))
+        theirs = other.state()
+        pairs = {name: (held, theirs[name]) for name, held in self.state().items()}
+        return self._with({name: torch.cat(pair) for name, pair in pairs.items()})
 
     def state(self) -> dict[str, Tensor]:
-        """The state of the rows, to resume from."""
-        held = {name: getattr(self, name) for name in _ROW_TENSORS}
-        return {name: tensor for name, tensor in held.items() if tensor is not None}
+        """All tensors, which have one entry per row: the state to resume from."""
+        return {name: held for name, held in vars(self).items() if isinstance(held, Tensor)}
 
     @classmethod
     def resumed(cls, state: Mapping[str, Tensor], pgd: PGD) -> Climb:
         """The climb that a state was taken from, if it had these settings."""
-        climb = cls(state["x"], state["radius"], pgd)
-        for name, tensor in state.items():
-            setattr(climb, name, tensor)
-        return climb
+        return cls(state["x"], state["radius"], pgd)._with(state)
 
-    def _mapped(self, make: Callable[[str], Tensor]) -> Climb:
+    def _with(self, tensors: Mapping[str, Tensor]) -> Climb:
         result = copy.copy(self)
-        for name in _ROW_TENSORS:
-            if getattr(self, name) is not None:
-                setattr(result, name, make(name))
+        vars(result).update(tensors)
         return result
 
     def observe(self, value: Tensor) -> None:

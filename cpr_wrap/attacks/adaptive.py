@@ -45,8 +45,8 @@ class Attack:
     momentum: float = 0.9  #: As in `PGD`.
     backtrack: float | None = None  #: As in `PGD`.
     shrink: float = 1.0  #: As in `PGD`.
-    #: Where restarts begin: 0 is the image itself, n > 0 the n-th random start, `KNOWN` the best
-    #: point known; or restarts from donors, or from near misses of earlier stages.
+    #: Where restarts begin, 0 at the image itself, n > 0 at the n-th random start, `KNOWN` at the
+    #: best point known; or restarts from donors, or from near misses of earlier stages.
     starts: tuple[int, ...] | DonorStarts | NearMisses = (0,)
     targets: int | None = None  #: How many of the likeliest target classes to aim at; None for all.
     #: Radii to search in, as shares of eps, in this order. Not used with `rounds`.

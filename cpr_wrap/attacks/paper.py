@@ -24,7 +24,7 @@ class Paper:
     alphas: tuple[float, ...] = PAPER_ALPHAS  #: Radii of the inner attacks, as shares of eps.
     #: Version of AutoAttack to run on the base network, or None to skip it.
     autoattack: str | None = "standard"
-    #: Use the published code's choices where they differ from the text: no start at zero for
+    #: Use the published code's choices where they differ from the text. It has no start at zero for
     #: attacks with targets, and a single random start for PDIA.
     as_published: bool = False
     name: str = "paper"  #: The name in results.

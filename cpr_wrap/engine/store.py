@@ -17,7 +17,7 @@ import json
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -170,17 +170,12 @@ class Unit:
         return len(self.tensors.get(f"{goal.name}.image", ()))
 
 
-@dataclass
 class Recorder:
     """Compares a block before and after a stage."""
 
-    block: Block
-    before: dict[Goal, Tensor] = field(init=False)
-    worth: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.before = {goal: found.distance.clone() for goal, found in self.block.found.items()}
-        self.worth = self.block.near.value.clone()
+    def __init__(self, block: Block) -> None:
+        self.block, self.worth = block, block.near.value.clone()
+        self.before = {goal: found.distance.clone() for goal, found in block.found.items()}
 
     def unit(
         self, stage: str, passes: Passes, seconds: float, *, first: bool = False, note: str = ""

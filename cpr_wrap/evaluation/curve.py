@@ -25,14 +25,14 @@ from cpr_wrap.engine.images import Images, ImageSource, source_of, split
 from cpr_wrap.engine.precision import Precision, auto_batch_size
 from cpr_wrap.engine.progress import Progress, Status, busy, guess, progress_from
 from cpr_wrap.engine.stages import REVISION
-from cpr_wrap.engine.store import Store, model_digest, probe, weights_digest
+from cpr_wrap.engine.store import Store, Unit, model_digest, probe, weights_digest
 from cpr_wrap.evaluation import assemble
 from cpr_wrap.evaluation.certifying import certify as prove
 from cpr_wrap.evaluation.preflight import num_classes, preflight
 from cpr_wrap.evaluation.supplied import DonorsLike, PointsLike, choose_donors, given_points
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.meter import count_passes
-from cpr_wrap.metrics import PAPER_ALPHAS, RobustnessCurve, StageCost
+from cpr_wrap.metrics import PAPER_ALPHAS, RobustnessCurve
 from cpr_wrap.metrics.certificate import Certificate
 from cpr_wrap.metrics.curve import check_alphas
 from cpr_wrap.selective import SelectiveClassifier, network_device, network_dtype
@@ -141,14 +141,7 @@ def robustness_curve(
         classes = num_classes(model, sample.x)
         source = source.with_classes(classes)
         work = replace(work, donors=choose_donors(donors, model, work.stages, source, classes))
-    before = StageCost(
-        attack="preflight",
-        forwards=spent.forwards,
-        backwards=spent.backwards,
-        seconds=0.0,
-        found_outer=0,
-        found_rejected=0,
-    )
+    before = Unit(stage="preflight", passes=spent, seconds=0.0, tensors={}, origins={})
     proven = _certificate(work, source, place, progress) if certify else None
     # Rounds are no part of the stages, so that their settings must be part of the name.
     plan_name = repr(plan) if isinstance(plan, InRounds) else plan.name
@@ -167,7 +160,7 @@ def robustness_curve(
         alphas=alphas,
         points=assemble.points_of(done),
         origins=assemble.origins_of(done),
-        passes=(before, *stage_costs([block.units for block in done])),
+        passes=(*stage_costs([[before]]), *stage_costs([block.units for block in done])),
         settings=assemble.settings_of(work, plan.name, size, place[0]),
         provenance=assemble.provenance_of(done, weights_digest(model), notes),
         ablation=table,

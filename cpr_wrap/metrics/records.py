@@ -67,26 +67,6 @@ class Records:
 
     Records are checked on creation; a record that contradicts itself is refused.
 
-    Attributes:
-        index: The image's number in its data set `(N,)`, int64, without duplicates.
-        label: True labels `(N,)`, int64.
-        clean_label: Answers to the clean inputs `(N,)`, int64, -1 where rejected.
-        outer_broken: Whether an accepted mistake was found within eps `(N,)`, bool.
-        outer_distance: Distance of the nearest accepted mistake found `(N,)`, float64; 0 where the
-            clean input is one, infinite where none was found.
-        outer_by: Name of the attack that found it, `""` if none did.
-        rejected_radius: Smallest distance at which a rejected input was found `(N,)`, float64; 0
-            where the clean input is rejected, infinite where none was found.
-        rejected_by: Name of the attack that found it, `""` if none did.
-        boundary_distance: Smallest distance found to the base network's decision boundary `(N,)`,
-            float64, infinite if none was found; None if not measured.
-        depth: How far beyond that boundary a mistake within eps was found `(N,)`, float64, 0 if
-            none was found; None if not measured.
-        base_label: The base network's own predictions for the clean inputs `(N,)`, int64; None if
-            not recorded.
-        eps: Adversarial budget, in pixel units.
-        norm: The norm of all distances, e.g. `Linf`.
-
     Example:
         >>> import torch
         >>> inf = torch.inf
@@ -106,18 +86,27 @@ class Records:
         {'CHCMOA': 1}
     """
 
-    index: Tensor
-    label: Tensor
-    clean_label: Tensor
-    outer_broken: Tensor
+    index: Tensor  #: The image's number in its data set `(N,)`, int64, without duplicates.
+    label: Tensor  #: True labels `(N,)`, int64.
+    clean_label: Tensor  #: Answers to the clean inputs `(N,)`, int64, -1 where rejected.
+    outer_broken: Tensor  #: Whether an accepted mistake was found within eps `(N,)`, bool.
+    #: Distance of the nearest accepted mistake found `(N,)`, float64; 0 where the clean input is
+    #: one, infinite where none was found.
     outer_distance: Tensor
-    outer_by: tuple[str, ...]
+    outer_by: tuple[str, ...]  #: Name of the attack that found it, `""` if none did.
+    #: Smallest distance at which a rejected input was found `(N,)`, float64; 0 where the clean
+    #: input is rejected, infinite where none was found.
     rejected_radius: Tensor
-    rejected_by: tuple[str, ...]
-    eps: float
-    norm: str
+    rejected_by: tuple[str, ...]  #: Name of the attack that found it, `""` if none did.
+    eps: float  #: Adversarial budget, in pixel units.
+    norm: str  #: The norm of all distances, e.g. `Linf`.
+    #: Smallest distance found to the base network's decision boundary `(N,)`, float64, infinite if
+    #: none was found; None if not measured.
     boundary_distance: Tensor | None = None
+    #: How far beyond that boundary a mistake within eps was found `(N,)`, float64, 0 if none was
+    #: found; None if not measured.
     depth: Tensor | None = None
+    #: The base network's own predictions for the clean inputs `(N,)`, int64; None if not recorded.
     base_label: Tensor | None = None
 
     def __post_init__(self) -> None:

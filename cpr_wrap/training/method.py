@@ -41,7 +41,7 @@ class Method(ABC):
     """Settings of a training method."""
 
     name: ClassVar[str]  #: The method's name in `METHODS`.
-    #: The rejection rule of the trained network: the one that the method is made for, or else CPR,
+    #: The rejection rule of the trained network, the one that the method is made for, or else CPR,
     #: which works with any network.
     rule_name: ClassVar[str] = "cpr"
     extra_outputs: ClassVar[int] = 0  #: Number of output columns after the k class logits.
@@ -93,10 +93,11 @@ class AdversarialMethod(Method):
     steps: int = 10  #: Steps of the attack.
     step_size: float | None = None  #: Step size in pixel units; `reach * eps / steps` if None.
     norm: str = "Linf"  #: `Linf` or `L2`.
-    #: Where the attack starts. `uniform`: anywhere in the ball. `ray`: u * eps along a random
-    #: direction, u uniform, which is how the published code starts. `ray-or-zero`: that or the
-    #: image itself, by a coin per image (the published code tosses one coin per batch). `gaussian`:
-    #: 0.001 * N(0, 1) away. `zero`: the image itself.
+    #: Where the attack starts.
+    #: `uniform`: anywhere in the ball. `ray`: u * eps along a random direction, u uniform, which is
+    #: how the published code starts. `ray-or-zero`: that or the image itself, by a coin per image
+    #: (the published code tosses one coin per batch). `gaussian`: 0.001 * N(0, 1) away. `zero`: the
+    #: image itself.
     start: Start = "uniform"
     #: Train on the attack's `last` point, or on its `best` one as the published code does.
     keep: Keep = "last"

@@ -88,11 +88,11 @@ class Options:
 
     pretrained: bool = True  #: Whether to load weights, or only to build the network.
     model_dir: Path | None = None  #: Folder of the source's weight files.
-    #: The architecture, if the source has only weights: a name in `NETWORKS`, a class or function,
-    #: its address `module:name`, or a module, which is copied.
+    #: The architecture, if the source has only weights, as a name in `NETWORKS`, a class or
+    #: function, its address `module:name`, or a module, which is copied.
     network: Network | None = None
-    #: Arguments of that class or function, e.g. `{"num_outputs": 10}`, and of timm's
-    #: `create_model`, e.g. `{"num_classes": 10}`.
+    #: Arguments of that class or function, and of timm's `create_model`.
+    #: E.g. `{"num_outputs": 10}` for a class, `{"num_classes": 10}` for timm.
     network_settings: Mapping[str, Any] = field(default_factory=dict)
     download: bool = False  #: Whether a model on disk may fetch the description of its base.
     #: The saved folders that led here, each naming the next as its base.

@@ -39,10 +39,22 @@ class Subject:
     norm: str
     calibration: CalibrationRecord | None = None
 
-    def calibrated(self, rate: float | None, validation: str | None, data: DataOptions) -> Subject:
-        """Set the rule on validation images, if a rate is given; warn if it accepts everything."""
+    def calibrated(
+        self, rate: float | None, validation: str | None, data: DataOptions, extras: Any = ()
+    ) -> Subject:
+        """Set the rule on validation images, if a rate is given; warn if it accepts everything.
+
+        Attacks from outside, the `extras`, are tried before.
+        """
+        from cpr_wrap.engine.images import source_of
+        from cpr_wrap.evaluation.preflight import try_attacks
+        from cpr_wrap.selective import network_device
+
         model, record = self.model, None
         if rate is not None:
+            source = source_of(self.images.images[:1], self.images.labels[:1], None)
+            one = source.block(range(1), network_device(model.base), self.images.images.dtype)
+            try_attacks(extras, model, one, self.eps, self.norm, 0)
             held_out = validation_images(data, self.facts, validation, self.images)
             model, record = calibrated(model, rate, held_out)
         warn_of_open_rule(model)
@@ -166,7 +178,7 @@ def _rule_settings(rule: str, options: ModelOptions, facts: ZooModel) -> dict[st
     for name in settings:
         if name not in known:
             raise typer.BadParameter(f"rule {rule} takes no {name}; it takes {', '.join(known)}")
-    own = facts.rule is not None and facts.rule.name == rule
+    own = options.rule is None and facts.rule is not None and facts.rule.name == rule
     if "norm" in known and (options.norm or not own):
         settings["norm"] = threat_norm(options, facts)
     return settings | rule_options(kind, options.settings or ())

@@ -117,7 +117,7 @@ def _prepare(
     extras = tuple(find_attack(name, loaded.model.rule) for name in run.attack or ())
     subject = loaded.on_images(eps, model, data)
     check_threat(threat(subject.norm), subject.eps, subject.images.images)
-    subject = subject.calibrated(run.calibrate, run.validation, data)
+    subject = subject.calibrated(run.calibrate, run.validation, data, extras)
     images, rule, size = subject.images, subject.model.rule, eps_text(subject.eps)
     mention(
         f"{address}, {rule.describe()}, {len(images)} images of {images.name}, {subject.norm} "

@@ -42,7 +42,7 @@ from cpr_wrap.evaluation.assemble import (
     settings_of,
 )
 from cpr_wrap.evaluation.certifying import certify as prove
-from cpr_wrap.evaluation.preflight import num_classes, preflight
+from cpr_wrap.evaluation.preflight import num_classes, preflight, try_attacks
 from cpr_wrap.evaluation.supplied import DonorsLike, PointsLike, choose_donors, given_points
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.meter import count_passes
@@ -154,6 +154,8 @@ def robustness_curve(
         notes = (*strangers, *preflight(model, sample.x))
         classes = num_classes(model, sample.x)
         source = source.with_classes(classes)
+        one = source.block(range(1), *place)
+        try_attacks(work.stages, model, one, eps, work.norm, work.seed)
         work = replace(work, donors=choose_donors(donors, model, work.stages, source, classes))
     before = StageCost(
         attack="preflight",

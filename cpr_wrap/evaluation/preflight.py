@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from cpr_wrap.attacks.guests import random_state
 from cpr_wrap.diagnose import InputGradientReport, input_gradient_report
+from cpr_wrap.engine.images import Images
 from cpr_wrap.engine.memory import NO_ROOM, is_out_of_memory
+from cpr_wrap.engine.stages import from_outside, proposals
 from cpr_wrap.selective import SelectiveClassifier, check_finite, network_dtype
 from cpr_wrap.zoo.checks import PROBABILITIES, looks_like_probabilities
 
@@ -29,6 +33,15 @@ def preflight(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
             f"rule {model.rule.name!r} is random, and random verdicts cannot be evaluated yet"
         )
     return _checked(model, x[:_FEW])
+
+
+def try_attacks(
+    stages: Iterable[Any], model: SelectiveClassifier, one: Images, eps: float, norm: str, seed: int
+) -> None:
+    """Let attacks from outside propose a point for one image, before others spend hours on all."""
+    for stage in filter(from_outside, stages):
+        with random_state(seed):  # what they draw here must not change what they draw later
+            proposals(stage, model, one, eps, norm, seed)
 
 
 def _checked(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:

@@ -109,7 +109,8 @@ def _prepare(
     """Load everything, and refuse what cannot be before any work."""
     from cpr_wrap._text import eps_text
     from cpr_wrap.cli._attacks import find_attack
-    from cpr_wrap.evaluation.curve import check_threat, find_budget
+    from cpr_wrap.evaluation.curve import find_budget
+    from cpr_wrap.evaluation.preflight import check_threat
     from cpr_wrap.geometry import threat
 
     budget = find_budget(run.budget)

@@ -122,7 +122,8 @@ def _read(name: str, value: Any) -> Any:
 def _tasks(combine: SweepOptions, data: DataOptions, device: Any, common: Common) -> Iterator[Task]:
     """All combinations; every model and data set is loaded once."""
     from cpr_wrap._text import eps_text
-    from cpr_wrap.evaluation.curve import check_threat, find_budget
+    from cpr_wrap.evaluation.curve import find_budget
+    from cpr_wrap.evaluation.preflight import check_threat
     from cpr_wrap.geometry import threat
     from cpr_wrap.zoo import load_network
 

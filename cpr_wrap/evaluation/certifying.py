@@ -16,7 +16,8 @@ from cpr_wrap._checks import check_eval_mode, check_number
 from cpr_wrap.bounds import Proof
 from cpr_wrap.engine import ranks
 from cpr_wrap.engine.images import source_of
-from cpr_wrap.evaluation.preflight import num_classes
+from cpr_wrap.evaluation.preflight import check_threat, num_classes
+from cpr_wrap.geometry import threat
 from cpr_wrap.metrics.certificate import COLUMNS, Certificate
 from cpr_wrap.rule import RejectionRule
 from cpr_wrap.selective import SelectiveClassifier, network_device, network_dtype
@@ -74,6 +75,7 @@ def certify(
     place = (network_device(model.base, given.device), network_dtype(model.base) or given.dtype)
     images = source.block(range(len(source)), *place)
     x, y = images.x, images.y
+    check_threat(threat("Linf"), eps, x)
     classes = num_classes(model, x)
     source.with_classes(classes)
     started = time.perf_counter()

@@ -42,7 +42,7 @@ from cpr_wrap.evaluation.assemble import (
     settings_of,
 )
 from cpr_wrap.evaluation.certifying import certify as prove
-from cpr_wrap.evaluation.preflight import num_classes, preflight, try_attacks
+from cpr_wrap.evaluation.preflight import check_threat, num_classes, preflight, try_attacks
 from cpr_wrap.evaluation.supplied import DonorsLike, PointsLike, choose_donors, given_points
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.meter import count_passes
@@ -52,7 +52,6 @@ from cpr_wrap.metrics.curve import check_alphas
 from cpr_wrap.selective import SelectiveClassifier, network_device, network_dtype
 
 _MOST_PER_BLOCK, _LEAST_PER_BLOCK, _BLOCKS = 128, 100, 8
-_LARGEST_SLACK = 0.01  # of eps, that rounding may take off the budget
 
 
 def robustness_curve(
@@ -254,23 +253,6 @@ def _certificate(
     images = source.block(range(len(source)), *place)
     shown = progress is True or None
     return prove(work.model, images.x, images.y, work.eps, indices=images.index, progress=shown)
-
-
-def check_threat(around: ThreatModel, eps: float, x: Tensor) -> None:
-    """Refuse a budget that means nothing for images in [0, 1], before any work."""
-    whole = around.everything(x)
-    if eps > whole:
-        hint = f"; did you mean {eps:g}/255 = {eps / 255:.4g}?" if eps / 255 <= whole else ""
-        raise ValueError(
-            f"eps: pixels are in [0, 1], and {around.name} {whole:g} already reaches every image, "
-            f"got {eps:g}{hint}"
-        )
-    slack = around.slack(x)
-    if slack > _LARGEST_SLACK * eps:
-        raise ValueError(
-            f"eps: {eps:g} is too small for {x.dtype}, whose rounding takes {slack:.2g} off it; "
-            "give the images in float64"
-        )
 
 
 def _block_size(count: int) -> int:

@@ -15,6 +15,7 @@ from cpr_wrap.diagnose import InputGradientReport, input_gradient_report
 from cpr_wrap.engine.images import Images
 from cpr_wrap.engine.memory import NO_ROOM, is_out_of_memory
 from cpr_wrap.engine.stages import from_outside, proposals
+from cpr_wrap.geometry import ThreatModel
 from cpr_wrap.selective import SelectiveClassifier, check_finite, network_dtype
 from cpr_wrap.zoo.checks import PROBABILITIES, looks_like_probabilities
 
@@ -24,6 +25,24 @@ _AGAIN = 1e-4  # the same batch twice, which is hardly rounded otherwise
 _FEW, _FEWER = 8, 3  # images for the network; for verdicts, which cost more
 # Of the largest score, where a path of many steps starts from gradients that vary by rounding.
 _CHAOS = 0.5
+_LARGEST_SLACK = 0.01  # of eps, that rounding may take off the budget
+
+
+def check_threat(around: ThreatModel, eps: float, x: Tensor) -> None:
+    """Refuse a budget that means nothing for images in [0, 1], before any work."""
+    whole = around.everything(x)
+    if eps > whole:
+        hint = f"; did you mean {eps:g}/255 = {eps / 255:.4g}?" if eps / 255 <= whole else ""
+        raise ValueError(
+            f"eps: pixels are in [0, 1], and {around.name} {whole:g} already reaches every image, "
+            f"got {eps:g}{hint}"
+        )
+    slack = around.slack(x)
+    if slack > _LARGEST_SLACK * eps:
+        raise ValueError(
+            f"eps: {eps:g} is too small for {x.dtype}, whose rounding takes {slack:.2g} off it; "
+            "give the images in float64"
+        )
 
 
 def preflight(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
@@ -105,7 +124,7 @@ def _same(
     apart = (one - other).abs().nan_to_num(torch.inf)
     gap = float(apart.masked_fill(one == other, 0).amax() / largest)
     if gap > most and not excused(gap):
-        raise ValueError(f"{why}; {what} differ by up to {gap:.1%} of the largest")
+        raise ValueError(f"{why}; {what} differ by up to {gap:.2%} of the largest")
 
 
 def _check_verdicts(model: SelectiveClassifier, x: Tensor) -> None:

@@ -288,7 +288,7 @@ def test_what_cannot_be_certified_is_refused(curve: cpr_wrap.RobustnessCurve) ->
         replace(curve.certificate, radius=curve.certificate.radius * math.nan)
 
 
-def test_images_are_numbered_as_those_of_a_curve_are() -> None:
+def test_images_and_eps_are_checked_as_those_of_a_curve_are() -> None:
     model = SelectiveClassifier(line(), AcceptAll())
     x, y = pixels(0.1, 0.2, 0.9), torch.tensor([0, 0, 1])
     for bad, text in (
@@ -299,6 +299,8 @@ def test_images_are_numbered_as_those_of_a_curve_are() -> None:
     ):
         with pytest.raises(ValueError, match=f"indices: expected .*{text}"):
             cpr_wrap.certify(model, x, y, 0.1, indices=bad)
+    with pytest.raises(ValueError, match="Linf 1 already reaches every image, got 8; did you mean"):
+        cpr_wrap.certify(model, x, y, 8)
     data = TensorDataset(x, y)
     with pytest.raises(ValueError, match="a loader with shuffle=False"):
         cpr_wrap.certify(model, DataLoader(data, shuffle=True), None, 0.1)

@@ -28,34 +28,19 @@ class InputGradientReport:
 
     Shares are of pixels. Gradients are of the margin between the two largest logits, unless a name
     says cross-entropy.
-
-    Attributes:
-        num_images: How many images were checked.
-        on_bound: Share of the pixels that lie exactly on 0 or 1.
-        zero: Share of the pixels whose gradient is exactly zero.
-        zero_on_bound: The same among the pixels on a bound; 0 if there are none.
-        zero_off_bound: The same among the others; 0 if there are none.
-        zero_after_nudge: The same among the pixels on a bound, after all pixels were moved slightly
-            toward 0.5.
-        zero_cross_entropy: Share of the pixels at which the gradient of the cross-entropy, which
-            T(x) ascends, is exactly zero.
-        flat_images: Images whose gradient is zero at every pixel.
-        flat_images_cross_entropy: The same for the cross-entropy.
-        nonfinite: Share of the pixels whose gradient is NaN or infinite.
-        warning: The likely causes; empty if there is no problem.
     """
 
-    num_images: int
-    on_bound: float
-    zero: float
-    zero_on_bound: float
-    zero_off_bound: float
-    zero_after_nudge: float
-    zero_cross_entropy: float
-    flat_images: int
-    flat_images_cross_entropy: int
-    nonfinite: float
-    warning: str = ""
+    num_images: int  #: How many images were checked.
+    on_bound: float  #: Share of the pixels that lie exactly on 0 or 1.
+    zero: float  #: Share of the pixels whose gradient is exactly zero.
+    zero_on_bound: float  #: The same among the pixels on a bound; 0 if there are none.
+    zero_off_bound: float  #: The same among the others; 0 if there are none.
+    zero_after_nudge: float  #: As `zero_on_bound`, after all pixels moved toward 0.5 a little.
+    zero_cross_entropy: float  #: As `zero`, for the cross-entropy, which T(x) ascends.
+    flat_images: int  #: Images whose gradient is zero at every pixel.
+    flat_images_cross_entropy: int  #: The same for the cross-entropy.
+    nonfinite: float  #: Share of the pixels whose gradient is NaN or infinite.
+    warning: str = ""  #: The likely causes; empty if there is no problem.
 
 
 def input_gradient_report(

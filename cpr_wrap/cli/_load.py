@@ -42,19 +42,14 @@ class Subject:
     def calibrated(
         self, rate: float | None, validation: str | None, data: DataOptions, extras: Any = ()
     ) -> Subject:
-        """Set the rule on validation images, if a rate is given; warn if it accepts everything.
-
-        Attacks from outside, the `extras`, are tried before.
-        """
+        """Set the rule on validation images, if a rate is given; `extras` are tried before that."""
         from cpr_wrap.engine.images import source_of
         from cpr_wrap.evaluation.preflight import try_attacks
-        from cpr_wrap.selective import network_device
 
         model, record = self.model, None
         if rate is not None:
-            source = source_of(self.images.images[:1], self.images.labels[:1], None)
-            one = source.block(range(1), network_device(model.base), self.images.images.dtype)
-            try_attacks(extras, model, one, self.eps, self.norm, 0)
+            source = source_of(self.images.images, self.images.labels, None)
+            try_attacks(extras, model, source, self.eps, self.norm)
             held_out = validation_images(data, self.facts, validation, self.images)
             model, record = calibrated(model, rate, held_out)
         warn_of_open_rule(model)
@@ -172,8 +167,7 @@ def _rule_settings(rule: str, options: ModelOptions, facts: ZooModel) -> dict[st
 
     kind = RULES[rule]
     names = ("radius", "steps", "step_size", "threshold")
-    typed = {name: getattr(options, name) for name in names}
-    settings = {name: value for name, value in typed.items() if value is not None}
+    settings = {name: value for name in names if (value := getattr(options, name)) is not None}
     known = [field.name for field in fields(kind)]
     for name in settings:
         if name not in known:

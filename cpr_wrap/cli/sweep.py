@@ -128,7 +128,7 @@ def _tasks(combine: SweepOptions, data: DataOptions, device: Any, common: Common
     from cpr_wrap.zoo import load_network
 
     budgets = {name: find_budget(name) for name in combine.budgets or ["standard"]}
-    norms = [threat(norm).name for norm in combine.norms or ()]
+    norms: list[str | None] = [threat(norm).name for norm in combine.norms or ()]
     for text in combine.rules or ():
         _read_rule(text)  # a mistake in the last one is better found before the first
     held: dict[Any, ImageData] = {}

@@ -19,43 +19,24 @@ from cpr_wrap.selective import SelectiveClassifier, network_device
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What was measured; times are in seconds for one image.
+    """What was measured; times are in seconds for one image."""
 
-    Attributes:
-        forward: A bare forward.
-        backward: A bare input gradient, its forward not counted.
-        smoothed: The same with a smoothed backward.
-        prediction: One answer of the selective classifier.
-        prediction_ratio: That, over the bare time of the passes it makes.
-        images: Images of the evaluation.
-        batch_size: Rows in a batch, of the evaluation and of the bare passes.
-        threads: Threads of torch.
-        passes_per_image: Forwards and backwards of the evaluation.
-        seconds: Wall time of the whole evaluation.
-        smoothed_share: Share of the backwards that were smoothed.
-        efficiency: Bare time of the evaluation's passes, over its wall time.
-        cpu_seconds: Processor time of the whole evaluation.
-        cpu_efficiency: `efficiency` in processor time.
-        cpu_prediction_ratio: `prediction_ratio` in processor time.
-        samples: How often the bare passes were timed.
-    """
-
-    forward: float
-    backward: float
-    smoothed: float
-    prediction: float
-    prediction_ratio: float
-    images: int
-    batch_size: int
-    threads: int
-    passes_per_image: float
-    seconds: float
-    smoothed_share: float
-    efficiency: float
-    cpu_seconds: float
-    cpu_efficiency: float
-    cpu_prediction_ratio: float
-    samples: int
+    forward: float  #: A bare forward.
+    backward: float  #: A bare input gradient, its forward not counted.
+    smoothed: float  #: The same with a smoothed backward.
+    prediction: float  #: One answer of the selective classifier.
+    prediction_ratio: float  #: That, over the bare time of the passes it makes.
+    images: int  #: Images of the evaluation.
+    batch_size: int  #: Rows in a batch, of the evaluation and of the bare passes.
+    threads: int  #: Threads of torch.
+    passes_per_image: float  #: Forwards and backwards of the evaluation.
+    seconds: float  #: Wall time of the whole evaluation.
+    smoothed_share: float  #: Share of the backwards that were smoothed.
+    efficiency: float  #: Bare time of the evaluation's passes, over its wall time.
+    cpu_seconds: float  #: Processor time of the whole evaluation.
+    cpu_efficiency: float  #: `efficiency` in processor time.
+    cpu_prediction_ratio: float  #: `prediction_ratio` in processor time.
+    samples: int  #: How often the bare passes were timed.
 
 
 def measure(

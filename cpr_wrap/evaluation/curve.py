@@ -42,14 +42,20 @@ from cpr_wrap.evaluation.assemble import (
     settings_of,
 )
 from cpr_wrap.evaluation.certifying import certify as prove
-from cpr_wrap.evaluation.preflight import check_threat, num_classes, preflight, try_attacks
+from cpr_wrap.evaluation.preflight import (
+    check_threat,
+    num_classes,
+    place_of,
+    preflight,
+    try_attacks,
+)
 from cpr_wrap.evaluation.supplied import DonorsLike, PointsLike, choose_donors, given_points
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.meter import count_passes
 from cpr_wrap.metrics import PAPER_ALPHAS, RobustnessCurve, StageCost
 from cpr_wrap.metrics.certificate import Certificate
 from cpr_wrap.metrics.curve import check_alphas
-from cpr_wrap.selective import SelectiveClassifier, network_device, network_dtype
+from cpr_wrap.selective import SelectiveClassifier
 
 _MOST_PER_BLOCK, _LEAST_PER_BLOCK, _BLOCKS = 128, 100, 8
 
@@ -132,7 +138,7 @@ def robustness_curve(
     _check_kinds(store, progress, flags, {"batch_size": batch_size, "block_size": block_size})
     around = threat(norm or model.rule.norm or "Linf")
     source = source_of(x, y, indices)
-    place = _place(model, source)
+    place = place_of(model, source)
     sample = source.block(range(min(len(source), 8)), *place)
     check_threat(around, eps, sample.x)
     check_eval_mode(model)
@@ -153,17 +159,9 @@ def robustness_curve(
         notes = (*strangers, *preflight(model, sample.x))
         classes = num_classes(model, sample.x)
         source = source.with_classes(classes)
-        one = source.block(range(1), *place)
-        try_attacks(work.stages, model, one, eps, work.norm, work.seed)
+        try_attacks(work.stages, model, source, eps, work.norm, work.seed)
         work = replace(work, donors=choose_donors(donors, model, work.stages, source, classes))
-    before = StageCost(
-        attack="preflight",
-        forwards=spent.forwards,
-        backwards=spent.backwards,
-        seconds=0.0,
-        found_outer=0,
-        found_rejected=0,
-    )
+    before = StageCost(attack="preflight", forwards=spent.forwards, backwards=spent.backwards)
     proven = _certificate(work, source, place, progress) if certify else None
     # Rounds are no part of the stages, so that their settings must be part of the name.
     plan_name = repr(plan) if isinstance(plan, InRounds) else plan.name
@@ -201,11 +199,10 @@ def _check_given(given: GivenPoints, source: ImageSource, sample: Images) -> tup
             f"{tuple(given.points.shape[1:])}"
         )
     strange = int((~torch.isin(given.index, source.index)).sum())
-    note = f"points: {strange} of {len(given.index)} belong to no image of this evaluation"
-    if not len(given.index):
-        note = "points: none are given"
-    elif not strange:
+    if len(given.index) and not strange:
         return ()
+    told = f"{strange} of {len(given.index)} belong to no image of this evaluation"
+    note = f"points: {told if strange else 'none are given'}"
     warnings.warn(note, stacklevel=3)
     return (note,)
 
@@ -324,13 +321,3 @@ def _evaluate(
             mine = {number: finish(*block) for number, block in held.items()}
     everyone = ranks.gather(mine)
     return work, [everyone[number] for number in sorted(everyone)], why
-
-
-def _place(model: SelectiveClassifier, source: ImageSource) -> tuple[torch.device, torch.dtype]:
-    """The device of the model, and the precision of images: never below float32."""
-    given = source.x if isinstance(source.x, Tensor) else None
-    device = network_device(model.base, None if given is None else given.device)
-    wanted = network_dtype(model.base) or (torch.float32 if given is None else given.dtype)
-    if given is not None and device.type != "mps":
-        wanted = torch.promote_types(wanted, given.dtype)
-    return device, torch.promote_types(wanted, torch.float32)

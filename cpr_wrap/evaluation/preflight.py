@@ -12,11 +12,11 @@ from torch import Tensor
 
 from cpr_wrap.attacks.guests import random_state
 from cpr_wrap.diagnose import InputGradientReport, input_gradient_report
-from cpr_wrap.engine.images import Images
+from cpr_wrap.engine.images import ImageSource
 from cpr_wrap.engine.memory import NO_ROOM, is_out_of_memory
 from cpr_wrap.engine.stages import from_outside, proposals
 from cpr_wrap.geometry import ThreatModel
-from cpr_wrap.selective import SelectiveClassifier, check_finite, network_dtype
+from cpr_wrap.selective import SelectiveClassifier, check_finite, network_device, network_dtype
 from cpr_wrap.zoo.checks import PROBABILITIES, looks_like_probabilities
 
 # Of the largest output: other batch sizes round differently, in half precision much more so.
@@ -54,10 +54,26 @@ def preflight(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
     return _checked(model, x[:_FEW])
 
 
+def place_of(model: SelectiveClassifier, source: ImageSource) -> tuple[torch.device, torch.dtype]:
+    """The device of the model, and the precision of images: never below float32."""
+    given = source.x if isinstance(source.x, Tensor) else None
+    device = network_device(model.base, None if given is None else given.device)
+    wanted = network_dtype(model.base) or (torch.float32 if given is None else given.dtype)
+    if given is not None and device.type != "mps":
+        wanted = torch.promote_types(wanted, given.dtype)
+    return device, torch.promote_types(wanted, torch.float32)
+
+
 def try_attacks(
-    stages: Iterable[Any], model: SelectiveClassifier, one: Images, eps: float, norm: str, seed: int
+    stages: Iterable[Any],
+    model: SelectiveClassifier,
+    source: ImageSource,
+    eps: float,
+    norm: str,
+    seed: int = 0,
 ) -> None:
     """Let attacks from outside propose a point for one image, before others spend hours on all."""
+    one = source.block(range(1), *place_of(model, source))
     for stage in filter(from_outside, stages):
         with random_state(seed):  # what they draw here must not change what they draw later
             proposals(stage, model, one, eps, norm, seed)

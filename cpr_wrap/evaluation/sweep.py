@@ -32,23 +32,14 @@ from cpr_wrap.selective import SelectiveClassifier
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The estimated cost of a run.
+    """The estimated cost of a run."""
 
-    Attributes:
-        images: Images in the run.
-        probed: Images in the probe.
-        passes_per_image: Measured on the probe.
-        passes: Expected for the run.
-        seconds: Expected for the run, at the probe's speed.
-        audit_passes: Passes of the audit among them; 0 without an audit.
-    """
-
-    images: int
-    probed: int
-    passes_per_image: float
-    passes: float
-    seconds: float
-    audit_passes: float = 0.0
+    images: int  #: Images in the run.
+    probed: int  #: Images in the probe.
+    passes_per_image: float  #: Measured on the probe.
+    passes: float  #: Expected for the run.
+    seconds: float  #: Expected for the run, at the probe's speed.
+    audit_passes: float = 0.0  #: Passes of the audit among them; 0 without an audit.
 
 
 def estimate_cost(
@@ -127,22 +118,19 @@ class Task:
     calibration: CalibrationFacts | None = None
 
     @property
-    def _subject(self) -> tuple[SelectiveClassifier, Tensor, Tensor, float]:
-        return self.model, self.data.images, self.data.labels, self.eps
-
-    @property
-    def _attacks(self) -> dict[str, Any]:
-        return {"budget": self.budget, "extras": self.extras, "norm": self.norm}
+    def _how(self) -> dict[str, Any]:
+        names = ("model", "eps", "norm", "budget", "extras")
+        how = {name: getattr(self, name) for name in names}
+        return {**how, "x": self.data.images, "y": self.data.labels}
 
     def estimate(self, batch_size: int | None = None, *, audited: bool) -> Estimate:
         """What it will cost, with or without an audit."""
-        options = {**self._attacks, "batch_size": batch_size, "audited": audited}
-        return estimate_cost(*self._subject, **options)
+        return estimate_cost(**self._how, batch_size=batch_size, audited=audited)
 
     def evaluate(self, *, audited: bool, seed: int = 0, **options: Any) -> RobustnessCurve:
         """Evaluate with a bar, and audit if wanted, which the first process does."""
         options |= {"seed": seed, "indices": self.data.indices.tolist(), "progress": True}
-        found = robustness_curve(*self._subject, **{**self._attacks, **options})
+        found = robustness_curve(**{**self._how, **options})
         found = replace(found, about=self.about, calibration=self.calibration)
         leads = ranks.rank() == 0
         with busy("auditing") if audited and leads else nullcontext():

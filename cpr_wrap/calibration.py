@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from cpr_wrap._checks import check_count, check_images, check_labels, check_share
+from cpr_wrap._checks import check_count, check_images, check_labels, check_positive, check_share
 from cpr_wrap.data.images import gather
 from cpr_wrap.geometry import threat
 from cpr_wrap.metrics.evidence import CalibrationFacts
@@ -126,6 +126,8 @@ def calibrate(
     check_share(reject_rate, "reject_rate")
     check_share(confidence, "confidence")
     check_count(batch_size, "batch_size")
+    if max_radius is not None:
+        check_positive(max_radius, "max_radius")
     if not model.rule.can_reject:
         raise ValueError(
             f"rule {model.rule.name!r} never rejects, so there is nothing to calibrate; wrap the "

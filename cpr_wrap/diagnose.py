@@ -35,11 +35,8 @@ class InputGradientReport:
     zero: float  #: Share of the pixels whose gradient is exactly zero.
     zero_on_bound: float  #: The same among the pixels on a bound; 0 if there are none.
     zero_off_bound: float  #: The same among the others; 0 if there are none.
-    #: The same among the pixels on a bound, after all pixels were moved slightly toward 0.5.
-    zero_after_nudge: float
-    #: Share of the pixels at which the gradient of the cross-entropy, which T(x) ascends, is
-    #: exactly zero.
-    zero_cross_entropy: float
+    zero_after_nudge: float  #: As `zero_on_bound`, after all pixels moved toward 0.5 a little.
+    zero_cross_entropy: float  #: As `zero`, for the cross-entropy, which T(x) ascends.
     flat_images: int  #: Images whose gradient is zero at every pixel.
     flat_images_cross_entropy: int  #: The same for the cross-entropy.
     nonfinite: float  #: Share of the pixels whose gradient is NaN or infinite.

@@ -288,6 +288,7 @@ def test_right_without_grad_mode(around):
         ({"reject_rate": 0.0}, "reject_rate: expected a number between 0 and 1, got 0.0"),
         ({"reject_rate": 5}, "reject_rate: expected a number between 0 and 1, got 5"),
         ({"confidence": 95}, "confidence: expected a number between 0 and 1, got 95"),
+        ({"max_radius": 0}, "max_radius: expected a finite number above 0, got 0"),
         ({"batch_size": 0}, "batch_size: expected a whole number of at least 1, got 0"),
         ({"y_val": torch.zeros(3, dtype=torch.long)}, "y_val: expected one label for each of"),
         ({"y_val": torch.full((100,), 2)}, "y_val: expected labels from 0 to 1, got labels"),

@@ -39,10 +39,17 @@ class Subject:
     norm: str
     calibration: CalibrationRecord | None = None
 
-    def calibrated(self, rate: float | None, validation: str | None, data: DataOptions) -> Subject:
-        """Set the rule on validation images, if a rate is given; warn if it accepts everything."""
+    def calibrated(
+        self, rate: float | None, validation: str | None, data: DataOptions, extras: Any = ()
+    ) -> Subject:
+        """Set the rule on validation images, if a rate is given; `extras` are tried before that."""
+        from cpr_wrap.engine.images import source_of
+        from cpr_wrap.evaluation.preflight import try_attacks
+
         model, record = self.model, None
         if rate is not None:
+            source = source_of(self.images.images, self.images.labels, None)
+            try_attacks(extras, model, source, self.eps, self.norm)
             held_out = validation_images(data, self.facts, validation, self.images)
             model, record = calibrated(model, rate, held_out)
         warn_of_open_rule(model)
@@ -160,13 +167,12 @@ def _rule_settings(rule: str, options: ModelOptions, facts: ZooModel) -> dict[st
 
     kind = RULES[rule]
     names = ("radius", "steps", "step_size", "threshold")
-    typed = {name: getattr(options, name) for name in names}
-    settings = {name: value for name, value in typed.items() if value is not None}
+    settings = {name: value for name in names if (value := getattr(options, name)) is not None}
     known = [field.name for field in fields(kind)]
     for name in settings:
         if name not in known:
             raise typer.BadParameter(f"rule {rule} takes no {name}; it takes {', '.join(known)}")
-    own = facts.rule is not None and facts.rule.name == rule
+    own = options.rule is None and facts.rule is not None and facts.rule.name == rule
     if "norm" in known and (options.norm or not own):
         settings["norm"] = threat_norm(options, facts)
     return settings | rule_options(kind, options.settings or ())

@@ -70,7 +70,7 @@ def reported(function: Callable[..., None]) -> Callable[..., None]:
                 raise  # Typer knows what to do with these
             except KeyboardInterrupt as stop:
                 code = TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
-                _tell(str(stop) or "stopped", code, as_json)
+                _tell(str(stop) or f"stopped. To run it again: {command_line()}", code, as_json)
                 raise typer.Exit(code) from None
             except Exception as error:
                 if options.get("debug"):

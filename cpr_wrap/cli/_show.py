@@ -96,8 +96,8 @@ def calibration_sentence(record: CalibrationRecord) -> str:
         f"before: {record.before.describe()}",
         f"after:  {record.after.describe()}",
         f"rejects {record.num_rejected} of {record.num_correct} correctly classified images, "
-        f"{percent(record.measured_rate)} (requested: {percent(record.reject_rate)}; on new images "
-        f"{percent(record.interval.low)} to {percent(record.interval.high)}), and "
+        f"{percent(record.measured_rate)} (requested: {100 * record.reject_rate:.3g}%; on new "
+        f"images {percent(record.interval.low)} to {percent(record.interval.high)}), and "
         f"{percent(record.overall_rate)} of all {record.num_images}",
         *([f"note: {record.note}"] if record.note else []),
     )

@@ -109,7 +109,8 @@ def _prepare(
     """Load everything, and refuse what cannot be before any work."""
     from cpr_wrap._text import eps_text
     from cpr_wrap.cli._attacks import find_attack
-    from cpr_wrap.evaluation.curve import check_threat, find_budget
+    from cpr_wrap.evaluation.curve import find_budget
+    from cpr_wrap.evaluation.preflight import check_threat
     from cpr_wrap.geometry import threat
 
     budget = find_budget(run.budget)
@@ -117,7 +118,7 @@ def _prepare(
     extras = tuple(find_attack(name, loaded.model.rule) for name in run.attack or ())
     subject = loaded.on_images(eps, model, data)
     check_threat(threat(subject.norm), subject.eps, subject.images.images)
-    subject = subject.calibrated(run.calibrate, run.validation, data)
+    subject = subject.calibrated(run.calibrate, run.validation, data, extras)
     images, rule, size = subject.images, subject.model.rule, eps_text(subject.eps)
     mention(
         f"{address}, {rule.describe()}, {len(images)} images of {images.name}, {subject.norm} "

@@ -122,12 +122,13 @@ def _read(name: str, value: Any) -> Any:
 def _tasks(combine: SweepOptions, data: DataOptions, device: Any, common: Common) -> Iterator[Task]:
     """All combinations; every model and data set is loaded once."""
     from cpr_wrap._text import eps_text
-    from cpr_wrap.evaluation.curve import check_threat, find_budget
+    from cpr_wrap.evaluation.curve import find_budget
+    from cpr_wrap.evaluation.preflight import check_threat
     from cpr_wrap.geometry import threat
-    from cpr_wrap.zoo import load_network, wrap
+    from cpr_wrap.zoo import load_network
 
     budgets = {name: find_budget(name) for name in combine.budgets or ["standard"]}
-    norms = [threat(norm).name for norm in combine.norms or ()]
+    norms: list[str | None] = [threat(norm).name for norm in combine.norms or ()]
     for text in combine.rules or ():
         _read_rule(text)  # a mistake in the last one is better found before the first
     held: dict[Any, ImageData] = {}
@@ -138,9 +139,9 @@ def _tasks(combine: SweepOptions, data: DataOptions, device: Any, common: Common
         key = (data.dataset or facts.dataset, facts.transform, facts.channels)
         images = held[key] = held.get(key) or _load.load_images(data, facts)
         sizes = [fraction(each) for each in combine.eps or ()] or [_load.threat_eps(None, facts)]
-        for text, norm in product(combine.rules or [""], norms or [facts.norm or "Linf"]):
-            rule, rate = _read_rule(text, norm) if text else (None, None)
-            model = _load.under_rule(facts, rule, device) if rule else wrap(facts, device=device)
+        for text, wanted in product(combine.rules or [""], norms or [None]):
+            rule, rate = _read_rule(text, wanted) if text else (ModelOptions(norm=wanted), None)
+            model, norm = _load.under_rule(facts, rule, device), _load.threat_norm(rule, facts)
             subject = _load.Subject(
                 model=model, facts=facts, images=images, eps=sizes[0], norm=norm
             ).calibrated(rate, combine.validation, data)

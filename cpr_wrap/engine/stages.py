@@ -10,12 +10,23 @@ import torch
 from torch import Tensor
 
 from cpr_wrap import noise
-from cpr_wrap.attacks.adaptive import Attack, GivenPoints, Halving, Proposer, Stage, goal_of
+from cpr_wrap.attacks.adaptive import (
+    Attack,
+    FunctionAttack,
+    GivenPoints,
+    Halving,
+    Proposer,
+    Stage,
+    goal_of,
+)
 from cpr_wrap.engine.block import Block
+from cpr_wrap.engine.images import Images
+from cpr_wrap.engine.precision import is_out_of_memory
 from cpr_wrap.engine.search import Search
 from cpr_wrap.geometry import per_row
 from cpr_wrap.metrics.evidence import NO_TARGET, Origin
 from cpr_wrap.objective import Goal
+from cpr_wrap.selective import SelectiveClassifier
 
 REVISION = 8
 """Part of the key of stored work: raise it when a search may find other points than before."""
@@ -187,36 +198,43 @@ class _ProposerRun(StageRun):
         rows = self.image[self.done : self.done + block.batch_size]
         if len(rows) == 0:
             return False
-        x = block.x[rows]
-        points = self.stage.perturb(
-            block.model,
-            x,
-            block.y[rows],
-            block.eps,
-            norm=block.threat.name,
-            seed=self.seed,
-            index=block.index[rows],
-        )
-        _check_proposals(self.stage.name, points, x)
+        images = Images(x=block.x[rows], y=block.y[rows], index=block.index[rows])
+        threat = (block.eps, block.threat.name)
+        points = proposals(self.stage, block.model, images, *threat, self.seed)
         origin = Origin(attack=self.stage.name)
-        block.consider(rows, points.to(x), self.goal, block.eps, origin)
+        block.consider(rows, points, self.goal, block.eps, origin)
         self.done += len(rows)
         return True
 
 
-def _check_proposals(name: str, points: object, x: Tensor) -> None:
-    """Refuse what would pass for an attack that finds nothing."""
+def from_outside(stage: Stage | GivenPoints) -> bool:
+    """Whether an attack is somebody's own code, and nobody has tried it yet."""
+    own = type(stage).__module__.partition(".")[0] == "cpr_wrap"
+    return isinstance(stage, FunctionAttack) or not own
+
+
+def proposals(
+    stage: Proposer, model: SelectiveClassifier, images: Images, eps: float, norm: str, seed: int
+) -> Tensor:
+    """One point per image `(M, ...)`; refuses what would pass for an attack that finds nothing."""
+    name, x = f"attack {stage.name!r}", images.x
+    threat: dict[str, Any] = {"norm": norm, "seed": seed, "index": images.index}
+    try:
+        points: object = stage.perturb(model, x, images.y, eps, **threat)
+    except Exception as error:
+        if is_out_of_memory(error) or not from_outside(stage):
+            raise
+        raise RuntimeError(f"{name} failed: {type(error).__name__}: {error}") from error
     if not isinstance(points, Tensor):
-        raise TypeError(
-            f"attack {name!r}: expected a tensor of points, got {type(points).__name__}"
-        )
+        raise TypeError(f"{name}: expected a tensor of points, got {type(points).__name__}")
     if points.shape != x.shape:
         raise ValueError(
-            f"attack {name!r}: expected one point per image, shape {tuple(x.shape)}, "
+            f"{name}: expected one point per image, shape {tuple(x.shape)}, "
             f"got shape {tuple(points.shape)}"
         )
     if not bool(points.isfinite().all()):
-        raise ValueError(f"attack {name!r}: expected finite points, got NaN or infinity")
+        raise ValueError(f"{name}: expected finite points, got NaN or infinity")
+    return points.to(x)
 
 
 class _GivenRun(StageRun):

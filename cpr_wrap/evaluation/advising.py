@@ -31,8 +31,8 @@ from cpr_wrap.evaluation.advice import (
     latency,
     rejected_share,
 )
-from cpr_wrap.evaluation.curve import check_threat, find_budget, robustness_curve
-from cpr_wrap.evaluation.preflight import preflight
+from cpr_wrap.evaluation.curve import find_budget, robustness_curve
+from cpr_wrap.evaluation.preflight import check_threat, preflight
 from cpr_wrap.evaluation.supplied import useful_points
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.metrics import RobustnessCurve

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from cpr_wrap._checks import check_eval_mode, check_images, check_labels, check_number
+from cpr_wrap._checks import check_eval_mode, check_number
 from cpr_wrap.bounds import Proof
-from cpr_wrap.data.images import gather
 from cpr_wrap.engine import ranks
-from cpr_wrap.evaluation.preflight import num_classes
+from cpr_wrap.engine.images import source_of
+from cpr_wrap.evaluation.preflight import check_threat, num_classes
+from cpr_wrap.geometry import threat
 from cpr_wrap.metrics.certificate import COLUMNS, Certificate
 from cpr_wrap.rule import RejectionRule
 from cpr_wrap.selective import SelectiveClassifier, network_device, network_dtype
@@ -48,7 +49,7 @@ def certify(
         eps: The budget in pixel units. It is the first radius to be tried.
         crown: Whether to use CROWN in addition to interval bounds. It is much tighter on networks
             that were not trained with interval bounds, and much slower.
-        indices: Numbers of the images in their data set.
+        indices: Numbers of the images in their data set `(N,)`.
         progress: True for a bar, or a function of the number of images done and of all images.
 
     Returns:
@@ -68,16 +69,15 @@ def certify(
     """
     eps = check_number(eps, "eps")
     check_eval_mode(model)
-    if not isinstance(x, Tensor):
-        x, y = gather(x, y)
-    check_images(x)
-    if y is None:
-        raise TypeError("y: expected labels for a tensor of images, got None")
     _check_model(model)
-    x = x.to(network_device(model.base, x.device), network_dtype(model.base) or x.dtype)
-    y = y.to(x.device)
+    source = source_of(x, y, indices)
+    given = source.x if isinstance(source.x, Tensor) else torch.empty(0)
+    place = (network_device(model.base, given.device), network_dtype(model.base) or given.dtype)
+    images = source.block(range(len(source)), *place)
+    x, y = images.x, images.y
+    check_threat(threat("Linf"), eps, x)
     classes = num_classes(model, x)
-    check_labels(y, len(x), classes)
+    source.with_classes(classes)
     started = time.perf_counter()
     parts = list(zip(x.split(_AT_ONCE), y.split(_AT_ONCE), strict=True))
     mine: dict[int, Tensor] = {}
@@ -87,11 +87,10 @@ def certify(
             tell(sum(found.shape[1] for found in mine.values()))
     everyone = ranks.gather(mine)
     columns = torch.cat([everyone[number] for number in sorted(everyone)], dim=1)
-    index = torch.arange(len(x)) if indices is None else torch.as_tensor(indices)
     return Certificate(
         **dict(zip(COLUMNS, columns, strict=True)),
         eps=eps,
-        index=index.long().cpu(),
+        index=source.index.cpu(),
         rule=model.rule.describe(),
         seconds=time.perf_counter() - started,
     )

@@ -28,17 +28,22 @@ from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import Store, Unit, model_digest, probe, weights_digest
 from cpr_wrap.evaluation import assemble
 from cpr_wrap.evaluation.certifying import certify as prove
-from cpr_wrap.evaluation.preflight import num_classes, preflight
+from cpr_wrap.evaluation.preflight import (
+    check_threat,
+    num_classes,
+    place_of,
+    preflight,
+    try_attacks,
+)
 from cpr_wrap.evaluation.supplied import DonorsLike, PointsLike, choose_donors, given_points
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.meter import count_passes
 from cpr_wrap.metrics import PAPER_ALPHAS, RobustnessCurve
 from cpr_wrap.metrics.certificate import Certificate
 from cpr_wrap.metrics.curve import check_alphas
-from cpr_wrap.selective import SelectiveClassifier, network_device, network_dtype
+from cpr_wrap.selective import SelectiveClassifier
 
 _MOST_PER_BLOCK, _LEAST_PER_BLOCK, _BLOCKS = 128, 100, 8
-_LARGEST_SLACK = 0.01  # of eps, that rounding may take off the budget
 
 
 def robustness_curve(
@@ -119,7 +124,7 @@ def robustness_curve(
     _check_kinds(store, progress, flags, {"batch_size": batch_size, "block_size": block_size})
     around = threat(norm or model.rule.norm or "Linf")
     source = source_of(x, y, indices)
-    place = _place(model, source)
+    place = place_of(model, source)
     sample = source.block(range(min(len(source), 8)), *place)
     check_threat(around, eps, sample.x)
     check_eval_mode(model)
@@ -140,6 +145,7 @@ def robustness_curve(
         notes = (*strangers, *preflight(model, sample.x))
         classes = num_classes(model, sample.x)
         source = source.with_classes(classes)
+        try_attacks(work.stages, model, source, eps, work.norm, work.seed)
         work = replace(work, donors=choose_donors(donors, model, work.stages, source, classes))
     before = Unit(stage="preflight", passes=spent, seconds=0.0, tensors={}, origins={})
     proven = _certificate(work, source, place, progress) if certify else None
@@ -179,11 +185,10 @@ def _check_given(given: GivenPoints, source: ImageSource, sample: Images) -> tup
             f"{tuple(given.points.shape[1:])}"
         )
     strange = int((~torch.isin(given.index, source.index)).sum())
-    note = f"points: {strange} of {len(given.index)} belong to no image of this evaluation"
-    if not len(given.index):
-        note = "points: none are given"
-    elif not strange:
+    if len(given.index) and not strange:
         return ()
+    told = f"{strange} of {len(given.index)} belong to no image of this evaluation"
+    note = f"points: {told if strange else 'none are given'}"
     warnings.warn(note, stacklevel=3)
     return (note,)
 
@@ -231,23 +236,6 @@ def _certificate(
     images = source.block(range(len(source)), *place)
     shown = progress is True or None
     return prove(work.model, images.x, images.y, work.eps, indices=images.index, progress=shown)
-
-
-def check_threat(around: ThreatModel, eps: float, x: Tensor) -> None:
-    """Refuse a budget that means nothing for images in [0, 1], before any work."""
-    whole = around.everything(x)
-    if eps > whole:
-        hint = f"; did you mean {eps:g}/255 = {eps / 255:.4g}?" if eps / 255 <= whole else ""
-        raise ValueError(
-            f"eps: pixels are in [0, 1], and {around.name} {whole:g} already reaches every image, "
-            f"got {eps:g}{hint}"
-        )
-    slack = around.slack(x)
-    if slack > _LARGEST_SLACK * eps:
-        raise ValueError(
-            f"eps: {eps:g} is too small for {x.dtype}, whose rounding takes {slack:.2g} off it; "
-            "give the images in float64"
-        )
 
 
 def _block_size(count: int) -> int:
@@ -319,13 +307,3 @@ def _evaluate(
             mine = {number: assemble.finish(*block) for number, block in held.items()}
     everyone = ranks.gather(mine)
     return work, [everyone[number] for number in sorted(everyone)], why
-
-
-def _place(model: SelectiveClassifier, source: ImageSource) -> tuple[torch.device, torch.dtype]:
-    """The device of the model, and the precision of images: never below float32."""
-    given = source.x if isinstance(source.x, Tensor) else None
-    device = network_device(model.base, None if given is None else given.device)
-    wanted = network_dtype(model.base) or (torch.float32 if given is None else given.dtype)
-    if given is not None and device.type != "mps":
-        wanted = torch.promote_types(wanted, given.dtype)
-    return device, torch.promote_types(wanted, torch.float32)

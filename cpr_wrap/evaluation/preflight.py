@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from cpr_wrap.attacks.guests import random_state
 from cpr_wrap.diagnose import InputGradientReport, input_gradient_report
+from cpr_wrap.engine.images import ImageSource
 from cpr_wrap.engine.precision import NO_ROOM, is_out_of_memory
-from cpr_wrap.selective import SelectiveClassifier, check_finite, network_dtype
+from cpr_wrap.engine.stages import from_outside, proposals
+from cpr_wrap.geometry import ThreatModel
+from cpr_wrap.selective import SelectiveClassifier, check_finite, network_device, network_dtype
 from cpr_wrap.zoo.checks import PROBABILITIES, looks_like_probabilities
 
 # Of the largest output: other batch sizes round differently, in half precision much more so.
@@ -20,6 +25,24 @@ _AGAIN = 1e-4  # the same batch twice, which is hardly rounded otherwise
 _FEW, _FEWER = 8, 3  # images for the network; for verdicts, which cost more
 # Of the largest score, where a path of many steps starts from gradients that vary by rounding.
 _CHAOS = 0.5
+_LARGEST_SLACK = 0.01  # of eps, that rounding may take off the budget
+
+
+def check_threat(around: ThreatModel, eps: float, x: Tensor) -> None:
+    """Refuse a budget that means nothing for images in [0, 1], before any work."""
+    whole = around.everything(x)
+    if eps > whole:
+        hint = f"; did you mean {eps:g}/255 = {eps / 255:.4g}?" if eps / 255 <= whole else ""
+        raise ValueError(
+            f"eps: pixels are in [0, 1], and {around.name} {whole:g} already reaches every image, "
+            f"got {eps:g}{hint}"
+        )
+    slack = around.slack(x)
+    if slack > _LARGEST_SLACK * eps:
+        raise ValueError(
+            f"eps: {eps:g} is too small for {x.dtype}, whose rounding takes {slack:.2g} off it; "
+            "give the images in float64"
+        )
 
 
 def preflight(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
@@ -29,6 +52,31 @@ def preflight(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
             f"rule {model.rule.name!r} is random, and random verdicts cannot be evaluated yet"
         )
     return _checked(model, x[:_FEW])
+
+
+def place_of(model: SelectiveClassifier, source: ImageSource) -> tuple[torch.device, torch.dtype]:
+    """The device of the model, and the precision of images: never below float32."""
+    given = source.x if isinstance(source.x, Tensor) else None
+    device = network_device(model.base, None if given is None else given.device)
+    wanted = network_dtype(model.base) or (torch.float32 if given is None else given.dtype)
+    if given is not None and device.type != "mps":
+        wanted = torch.promote_types(wanted, given.dtype)
+    return device, torch.promote_types(wanted, torch.float32)
+
+
+def try_attacks(
+    stages: Iterable[Any],
+    model: SelectiveClassifier,
+    source: ImageSource,
+    eps: float,
+    norm: str,
+    seed: int = 0,
+) -> None:
+    """Let attacks from outside propose a point for one image, before others spend hours on all."""
+    one = source.block(range(1), *place_of(model, source))
+    for stage in filter(from_outside, stages):
+        with random_state(seed):  # what they draw here must not change what they draw later
+            proposals(stage, model, one, eps, norm, seed)
 
 
 def _checked(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
@@ -92,7 +140,7 @@ def _same(
     apart = (one - other).abs().nan_to_num(torch.inf)
     gap = float(apart.masked_fill(one == other, 0).amax() / largest)
     if gap > most and not excused(gap):
-        raise ValueError(f"{why}; {what} differ by up to {gap:.1%} of the largest")
+        raise ValueError(f"{why}; {what} differ by up to {gap:.2%} of the largest")
 
 
 def _check_verdicts(model: SelectiveClassifier, x: Tensor) -> None:

@@ -53,9 +53,9 @@ class StageCost:
     attack: str  #: Name of the stage.
     forwards: int  #: Forward passes.
     backwards: int  #: Backward passes.
-    seconds: float  #: Time over all sessions and processes.
-    found_outer: int  #: Images whose nearest accepted mistake it found.
-    found_rejected: int  #: Images whose nearest rejected point it found.
+    seconds: float = 0.0  #: Time over all sessions and processes.
+    found_outer: int = 0  #: Images whose nearest accepted mistake it found.
+    found_rejected: int = 0  #: Images whose nearest rejected point it found.
 
     @property
     def passes(self) -> int:

@@ -73,8 +73,7 @@ def _read(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         raise RuntimeError(
             f"{path} cannot be read as a file of tensors: it is damaged, or it holds other Python "
-            "objects, which we do not run. Save the state_dict alone, or copy the file again "
-            f"({one_line(error, 120)})"
+            "objects, which we do not run. Save the state_dict alone, or copy the file again"
         ) from error
     except (SafetensorError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise RuntimeError(

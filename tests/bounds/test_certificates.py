@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import cpr_wrap
 from cpr_wrap import AcceptAll, Confidence, Consistency, SelectiveClassifier, Verified
@@ -285,6 +286,28 @@ def test_what_cannot_be_certified_is_refused(curve: cpr_wrap.RobustnessCurve) ->
         replace(curve.certificate, radius=curve.certificate.radius.float())
     with pytest.raises(ValueError, match="got NaN"):
         replace(curve.certificate, radius=curve.certificate.radius * math.nan)
+
+
+def test_images_and_eps_are_checked_as_those_of_a_curve_are() -> None:
+    model = SelectiveClassifier(line(), AcceptAll())
+    x, y = pixels(0.1, 0.2, 0.9), torch.tensor([0, 0, 1])
+    for bad, text in (
+        ([1, 1, 2], "every image once"),
+        ([-1, 0, 1], "at least 0"),
+        ([0, 1], "one for each of 3 images"),
+        ([0.5, 1, 2], "whole numbers"),
+    ):
+        with pytest.raises(ValueError, match=f"indices: expected .*{text}"):
+            cpr_wrap.certify(model, x, y, 0.1, indices=bad)
+    with pytest.raises(ValueError, match="Linf 1 already reaches every image, got 8; did you mean"):
+        cpr_wrap.certify(model, x, y, 8)
+    data = TensorDataset(x, y)
+    with pytest.raises(ValueError, match="a loader with shuffle=False"):
+        cpr_wrap.certify(model, DataLoader(data, shuffle=True), None, 0.1)
+    chosen = cpr_wrap.certify(model, data, None, 0.1, indices=[2, 0])
+    assert chosen.index.tolist() == [2, 0]
+    whole = cpr_wrap.certify(model, x, y, 0.1)
+    assert torch.equal(chosen.radius, whole.radius[[2, 0]])
 
 
 def test_a_rule_may_declare_no_certificate_for_some_settings(

@@ -27,7 +27,7 @@ def test_people_read_before_and_after(saved, type_command):
     assert before == "before: cpr (Linf radius 0.0055, 4 steps of 0.05)"
     assert after.startswith("after:  cpr (Linf radius 0.0")
     assert rates.startswith("rejects ")
-    assert "(requested: 1.0%; on new images " in rates
+    assert "(requested: 1%; on new images " in rates
     assert rates.endswith("of all 1000")
     assert where == "saved to here; load it as local:here"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import typer
@@ -12,7 +14,7 @@ from cpr_wrap.cli import _load
 from cpr_wrap.cli.options import DataOptions, ModelOptions
 from cpr_wrap.rules import Confidence, Consistency
 from cpr_wrap.selective import SelectiveClassifier
-from cpr_wrap.zoo import ZooModel
+from cpr_wrap.zoo import ZooModel, load_network
 
 _CPU = torch.device("cpu")
 
@@ -55,6 +57,9 @@ def test_cprs_ball_has_the_norm_asked_for_or_the_models(address, tmp_path):
     own = _load.load_model(address, ModelOptions(rule="cpr", norm="l2"), _CPU).model
     own.save(tmp_path / "l2")
     assert _rule(f"local:{tmp_path / 'l2'}", steps=12).norm == "L2"
+    made_for_l2 = replace(load_network(address), norm="L2", rule=own.rule)
+    for options in (ModelOptions(), ModelOptions(rule="cpr")):
+        assert _load.under_rule(made_for_l2, options, _CPU).rule.norm == "L2"
 
 
 def test_an_unknown_rule_is_found_before_the_model_is_loaded():

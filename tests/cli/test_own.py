@@ -184,6 +184,14 @@ def test_verify_finds_recorded_code_here_and_asks_for_it_elsewhere(project, tmp_
     assert (code, "run!" in text, "needs 'ownregistered'" in text) == (1, False, True)
 
 
+def test_an_attack_that_cannot_be_used_is_found_before_the_rule_is_calibrated(project, monkeypatch):
+    monkeypatch.setattr("cpr_wrap.calibration.calibrate", lambda *_, **__: pytest.fail("too late"))
+    words = ("--dataset", "mnist", "--num", "4", "--rule", "confidence", "--calibrate", "0.1")
+    answer = project("curve", *words, "--attack", "ownattack:short", *_QUICK, ok=False)
+    assert answer.exit_code == 1
+    assert "error: attack 'short': expected one point per image" in answer.stderr
+
+
 def test_one_attack_of_ones_own(project):
     words = ("ownattack:darken", "--dataset", "mnist", "--num", "4", "--eps", "0.1", "--json")
     counts = json.loads(project("attack", *words, "--rule", "none").stdout)
@@ -193,9 +201,9 @@ def test_one_attack_of_ones_own(project):
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("short", r"attack 'short': expected one .*\(3, 1, 28, 28\), got shape \(2, 1, 28, 28\)"),
+        ("short", r"attack 'short': expected one .*\(1, 1, 28, 28\), got shape \(0, 1, 28, 28\)"),
         ("nothing", "attack 'nothing': expected finite points, got NaN or infinity"),
-        ("flat", r"attack 'flat': expected one .* got shape \(3, 784\)"),
+        ("flat", r"attack 'flat': expected one .* got shape \(1, 784\)"),
         ("silent", "attack 'silent': expected a tensor of points, got NoneType"),
     ],
 )

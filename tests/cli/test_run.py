@@ -75,9 +75,11 @@ def test_typers_own_endings_pass():
     assert "no eps" in answer.stderr
 
 
-def test_interrupted_is_130():
+def test_interrupted_is_130_and_the_command_is_told(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["cpr-wrap", "curve", "local:x"])
     answer = _ending(_raising(KeyboardInterrupt()))
-    assert (answer.exit_code, answer.stderr) == (130, "stopped\n")
+    told = "stopped. To run it again: cpr-wrap curve local:x\n"
+    assert (answer.exit_code, answer.stderr) == (130, told)
 
 
 def test_sigterm_is_143_and_the_handler_is_put_back():
@@ -105,7 +107,7 @@ def test_torchruns_processes_die_of_sigterm_at_once(monkeypatch):
     ("error", "content"),
     [
         (ValueError("no\neps"), {"error": "no eps", "exit_code": 1}),
-        (KeyboardInterrupt(), {"error": "stopped", "exit_code": 130}),
+        (KeyboardInterrupt("stopped"), {"error": "stopped", "exit_code": 130}),
     ],
 )
 def test_under_json_an_error_is_json(error, content):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from cpr_wrap.cli.options import DataOptions
 from cpr_wrap.cli.sweep import SweepOptions, _planned
 from cpr_wrap.evaluation import results
+from cpr_wrap.zoo import load_network
 
 FEW = ["--num", "4", "--eps", "0.05", "--budget", "tests.budgets:Dark"]
 RULES = ["--rule", "confidence:threshold=0.2", "--rule", "none"]
@@ -113,6 +115,20 @@ def test_a_plan_names_images_and_folders_as_options_do(tmp_path):
 def test_a_rule_that_nobody_has_set_is_warned_of(swept):
     answer = swept("--rule", "confidence")
     assert "warning: rule confidence accepts everything at threshold 0" in answer.stderr
+
+
+def test_without_a_rule_or_norm_a_model_is_judged_as_by_curve(
+    swept, type_command, saved, monkeypatch, tmp_path
+):
+    l2 = replace(load_network(f"local:{saved}"), rule=None, norm="L2")
+    monkeypatch.setattr("cpr_wrap.zoo.load_network", lambda *_, **__: l2)
+    assert swept().exit_code == 0
+    answer = type_command("curve", f"local:{saved}", *FEW, "--out", "runs/curve")
+    assert answer.exit_code == 0, answer.output
+    made = results(tmp_path / "runs")
+    assert len(made) == 2
+    assert {curve.settings.rule.config["norm"] for curve in made} == {"L2"}
+    assert {curve.records.norm for curve in made} == {"L2"}
 
 
 def test_two_runs_of_one_name_are_refused(swept):

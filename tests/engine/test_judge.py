@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpr_wrap.attacks.adaptive import FunctionAttack, as_stage, goal_of
+from cpr_wrap.attacks.ensemble import Listed
 from cpr_wrap.attacks.foolbox import FoolboxAttack
 from cpr_wrap.engine.block import Block, rank_targets
 from cpr_wrap.engine.stages import run_stage
@@ -153,6 +154,11 @@ def test_a_plain_function_is_an_attack(tmp_path):
     assert isinstance(as_stage(towards_grey), FunctionAttack)
 
 
+def _strict(x):
+    raise TypeError("strict() takes 2 arguments")
+
+
+@pytest.mark.parametrize("from_budget", [True, False])
 @pytest.mark.parametrize(
     ("answer", "error", "text"),
     [
@@ -160,16 +166,61 @@ def test_a_plain_function_is_an_attack(tmp_path):
         (lambda x: x.flatten(1), ValueError, "attack 'guest': expected one point per image"),
         (lambda x: x + torch.nan, ValueError, "attack 'guest': expected finite points"),
         (lambda x: x.tolist(), TypeError, "attack 'guest': expected a tensor of points, got list"),
+        (_strict, RuntimeError, "attack 'guest' failed: TypeError: strict.. takes 2 arguments"),
     ],
 )
-def test_a_guest_that_answers_nonsense_is_named(answer, error, text):
+def test_a_guest_that_answers_nonsense_is_named_before_any_work(
+    answer, error, text, from_budget, monkeypatch
+):
     model, x, y = make("confidence")
+    monkeypatch.setattr(
+        "cpr_wrap.evaluation.curve._evaluate", lambda *_: pytest.fail("work was done")
+    )
 
     def guest(model, x, y, eps):
         return answer(x)
 
+    budget = Listed(name="own", listed=(as_stage(guest),)) if from_budget else Nothing()
+    extras = [] if from_budget else [guest]
     with pytest.raises(error, match=text):
-        robustness_curve(model, x, y, 0.1, budget=Nothing(), extras=[guest])
+        robustness_curve(model, x, y, 0.1, budget=budget, extras=extras)
+
+
+def test_a_guest_is_tried_on_one_image_and_leaves_no_trace():
+    model, x, y = make("confidence")
+    seen = []
+
+    def drawing(model, x, y, eps):
+        model.logits(x)
+        seen.append(len(x))
+        return x + torch.rand_like(x)
+
+    before = torch.random.get_rng_state()
+    curve, plain = (
+        robustness_curve(model, x, y, 1e-3, budget=Nothing(), extras=extras)
+        for extras in ([drawing], [])
+    )
+    assert seen[0] == 1
+    assert curve.passes[0].attack == "preflight"
+    assert curve.passes[0].forwards == plain.passes[0].forwards + 1
+    with torch.random.fork_rng():
+        torch.random.set_rng_state(before)
+        for _ in seen[1:]:
+            torch.rand_like(x[: seen[1]])
+        drawn = torch.random.get_rng_state()
+    assert torch.equal(torch.random.get_rng_state(), drawn)
+
+
+def test_a_guest_that_fails_later_is_named_too():
+    model, x, y = make("confidence")
+
+    def alone(model, x, y, eps):
+        if len(x) > 1:
+            raise KeyError("second image")
+        return x
+
+    with pytest.raises(RuntimeError, match="attack 'alone' failed: KeyError: 'second image'"):
+        robustness_curve(model, x, y, 1e-3, budget=Nothing(), extras=[alone])
 
 
 def test_what_is_no_attack_is_refused():

@@ -63,7 +63,7 @@ class Recognised(nn.Module):
     """`GoalLogits` for images of several classes, as APGD asks for them.
 
     Between climbs it asks about the images themselves, or those that still stand, and these can be
-    recognised. During a climb it asks about all points of the climb, whose classes it was given.
+    recognized. During a climb it asks about all points of the climb, whose classes it was given.
     """
 
     def __init__(self, group: Group) -> None:

@@ -1,4 +1,4 @@
-"""Images that a package passes around are recognised, in any part and any order."""
+"""Images that a package passes around are recognized, in any part and any order."""
 
 from __future__ import annotations
 

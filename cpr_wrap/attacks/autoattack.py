@@ -31,10 +31,10 @@ _NORMS = ("Linf", "L2")
 class Version(NamedTuple):
     """A composition of AutoAttack; numbers that are None are the package's defaults."""
 
-    base: str  # the package's version that it starts from
-    components: tuple[str, ...]  # attacks to run, in this order
-    n_iter: int | None = None  # iterations of APGD and FAB
-    n_targets: int | None = None  # targets of APGD-T and FAB-T
+    base: str  #: The package's version that it starts from.
+    components: tuple[str, ...]  #: Attacks to run, in this order.
+    n_iter: int | None = None  #: Iterations of APGD and FAB.
+    n_targets: int | None = None  #: Targets of APGD-T and FAB-T.
 
 
 VERSIONS: Registry[Version] = Registry("version of AutoAttack")
@@ -61,8 +61,8 @@ _FEWEST_CLASSES = {"apgd-dlr": 3, "apgd-t": 4}
 class Plan(NamedTuple):
     """What AutoAttack will run on a given model and images."""
 
-    components: tuple[str, ...]  # names in order
-    notes: tuple[str, ...]  # what had to be skipped or replaced, and why
+    components: tuple[str, ...]  #: Names in order.
+    notes: tuple[str, ...]  #: What had to be skipped or replaced, and why.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,7 @@ class Climb:
         """Start the rows.
 
         Args:
-            x: Centres of the balls `(N, ...)`.
+            x: Centers of the balls `(N, ...)`.
             radius: Radius of the balls, one or `(N,)`.
             pgd: The settings.
             start: First points `(N, ...)`, projected into the balls; by default `x`.
@@ -200,7 +200,7 @@ def ascend(
     Args:
         value: Differentiable function from points `(N, ...)` to values `(N,)`; each value depends
             on its own point alone.
-        x: Centres of the balls `(N, ...)`.
+        x: Centers of the balls `(N, ...)`.
         radius: Radius of the balls, one or `(N,)`.
         pgd: The settings.
         start: First points `(N, ...)`; by default `x`.

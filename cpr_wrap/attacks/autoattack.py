@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from cpr_wrap._checks import check_eps, check_labels, import_extra
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.adapters import BaseLogits, GoalLogits
-from cpr_wrap.attacks.guests import Group, GroupAttack, Recognised, batch_seed, guest
+from cpr_wrap.attacks.guests import Group, GroupAttack, Recognized, batch_seed, guest
 from cpr_wrap.geometry import threat
 
 PACKAGES = ("pyautoattack", "autoattack")
@@ -29,10 +29,10 @@ _NORMS = ("Linf", "L2")
 class Version(NamedTuple):
     """A composition of AutoAttack; numbers that are None are the package's defaults."""
 
-    base: str  # the package's version that it starts from
-    components: tuple[str, ...]  # attacks to run, in this order
-    n_iter: int | None = None  # iterations of APGD and FAB
-    n_targets: int | None = None  # targets of APGD-T and FAB-T
+    base: str  #: The package's version that it starts from.
+    components: tuple[str, ...]  #: Attacks to run, in this order.
+    n_iter: int | None = None  #: Iterations of APGD and FAB.
+    n_targets: int | None = None  #: Targets of APGD-T and FAB-T.
 
 
 VERSIONS: Registry[Version] = Registry("version of AutoAttack")
@@ -59,8 +59,8 @@ _FEWEST_CLASSES = {"apgd-dlr": 3, "apgd-t": 4}
 class Plan(NamedTuple):
     """What AutoAttack will run on a given model and images."""
 
-    components: tuple[str, ...]  # names in order
-    notes: tuple[str, ...]  # what had to be skipped or replaced, and why
+    components: tuple[str, ...]  #: Names in order.
+    notes: tuple[str, ...]  #: What had to be skipped or replaced, and why.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +267,7 @@ class AdaptiveAutoAttack(_AutoAttack):
     ) -> Iterator[tuple[Tensor, nn.Module]]:
         rows = standing.nonzero().squeeze(1)
         if name.startswith("apgd") and len(rows):
-            yield rows, Recognised(group)
+            yield rows, Recognized(group)
             return
         for label in group.y[rows].unique().tolist():
             view = GoalLogits(group.model, label, group.x.dtype)

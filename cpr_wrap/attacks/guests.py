@@ -104,7 +104,7 @@ class Group:
         """Some of the images."""
         return replace(self, x=self.x[rows], y=self.y[rows], index=self.index[rows])
 
-    def recognise(self, x: Tensor) -> Tensor:
+    def recognize(self, x: Tensor) -> Tensor:
         """Which of our images these are, `(N, ...)` to row numbers `(N,)`."""
         return (_fingerprint(x)[:, None] == _fingerprint(self.x)).int().argmax(dim=1)
 
@@ -119,11 +119,11 @@ class Group:
 
         def started(x: Tensor, y: Tensor, x_init: Tensor | None = None) -> Any:
             if x_init is None:
-                parts = (zlib.crc32(name.encode()), self.index[self.recognise(x)], next(calls))
+                parts = (zlib.crc32(name.encode()), self.index[self.recognize(x)], next(calls))
                 offset = around.uniform_offset(x, 1.0, noise.keys(self.seed, *parts))
                 length = around.distance(offset, torch.zeros_like(offset))
                 x_init = x + offset * spread(self.eps / length, x).to(x.dtype)
-            with view.aware(y) if isinstance(view, Recognised) else contextlib.nullcontext():
+            with view.aware(y) if isinstance(view, Recognized) else contextlib.nullcontext():
                 return run(x, y, x_init=x_init)
 
         return started
@@ -151,11 +151,11 @@ class GroupAttack(ABC):
         """One point for each image of a group `(M, ...)`."""
 
 
-class Recognised(nn.Module):
+class Recognized(nn.Module):
     """`GoalLogits` for images of several classes, as APGD asks for them.
 
     Between climbs it asks about the images themselves, or those that still stand, and these can be
-    recognised. During a climb it asks about all points of the climb, whose classes it was given.
+    recognized. During a climb it asks about all points of the climb, whose classes it was given.
     """
 
     def __init__(self, group: Group) -> None:
@@ -175,7 +175,7 @@ class Recognised(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Columns `(N, k)` for points `(N, ...)`."""
         group = self._group
-        y = group.y[group.recognise(x)] if self._y is None else self._y
+        y = group.y[group.recognize(x)] if self._y is None else self._y
         return GoalLogits(group.model, y, group.x.dtype)(x)  # type: ignore[no-any-return]
 
 

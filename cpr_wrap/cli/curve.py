@@ -49,7 +49,7 @@ class RunOptions:
     seed: int = options.seed()
     batch_size: int | None = options.batch_size()
     block_size: int | None = option(
-        "Images per block; by default an eighth of all, from 50 to 128.", min=1
+        "Images per block; by default up to 100, or 128 of many images.", min=1
     )
     dtype: str | None = option(
         "Search in bf16 or fp16; points are judged in the model's own precision."

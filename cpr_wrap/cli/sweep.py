@@ -35,7 +35,7 @@ class SweepOptions:
         "NAME or NAME:SETTING=VALUE,…, also module:Class and calibrate=RATE; repeatable.", "--rule"
     )
     eps: list[str] | None = option("Perturbation budget, e.g. 8/255; repeatable.")
-    norms: list[str] | None = option("Norm; repeat.", "--norm")
+    norms: list[str] | None = option("Norm; repeatable.", "--norm")
     budgets: list[str] | None = option("Budget of attacks; repeatable.", "--budget")
     validation: str | None = options.validation()
     network: str | None = options.architecture()

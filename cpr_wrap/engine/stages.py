@@ -142,7 +142,7 @@ class _AtAlphas(StageRun):
 class _Shrinking(_AtAlphas):
     """Looks for the goal in ever smaller balls, image by image.
 
-    A success lengthens an image's next stride inwards, a miss halves it: the known radius is
+    A success lengthens an image's next stride inward, a miss halves it: the known radius is
     usually close to the smallest one, and bisecting down from half of it would waste most rounds.
     """
 
@@ -263,7 +263,7 @@ class _GivenRun(StageRun):
 
 
 class _HalvingRun(StageRun):
-    """Walks from known points towards the images while the goal stays reached."""
+    """Walks from known points toward the images while the goal stays reached."""
 
     held = ("image", "far", "low", "high", "turn")
 

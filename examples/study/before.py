@@ -37,7 +37,7 @@ class Before:
     name: str = "former-standard"
 
     def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:
-        """Exact gradients from the image and from random starts, towards every class."""
+        """Exact gradients from the image and from random starts, toward every class."""
         del eps
         costly = rule.cost.total > 1
         last = rule.outer[-1]

@@ -1,11 +1,11 @@
-"""Images that a package passes around are recognised, in any part and any order."""
+"""Images that a package passes around are recognized, in any part and any order."""
 
 from __future__ import annotations
 
 import torch
 
 from cpr_wrap.attacks.adapters import GoalLogits
-from cpr_wrap.attacks.guests import Group, Recognised
+from cpr_wrap.attacks.guests import Group, Recognized
 from cpr_wrap.rules import Confidence
 from cpr_wrap.selective import SelectiveClassifier
 from tests.toys import Curved, pixels
@@ -26,11 +26,11 @@ def starts(of, x, name="apgd-ce", calls=1):
     return seen[-1]
 
 
-def test_images_are_recognised_in_single_precision():
+def test_images_are_recognized_in_single_precision():
     some = group()
     rows = torch.tensor([4, 0, 5])
-    assert torch.equal(some.recognise(some.x[rows].float()), rows)
-    assert torch.equal(some.take(rows).recognise(some.x[rows]), torch.arange(3))
+    assert torch.equal(some.recognize(some.x[rows].float()), rows)
+    assert torch.equal(some.take(rows).recognize(some.x[rows]), torch.arange(3))
 
 
 def test_a_start_belongs_to_an_image_wherever_it_stands():
@@ -61,7 +61,7 @@ def test_a_start_that_is_given_is_kept():
 
 def test_a_view_of_several_classes_knows_images_by_their_looks_and_points_by_their_climb():
     some = group()
-    view = Recognised(some)
+    view = Recognized(some)
     rows = torch.tensor([3, 1])
     expected = GoalLogits(some.model, some.y[rows])(some.x[rows])
     assert torch.equal(view(some.x[rows]), expected)

@@ -90,7 +90,7 @@ def test_images_read_one_by_one_are_those_of_the_whole(folder):
         assert label == whole.labels[position]
 
 
-# Depth, colour, hidden files
+# Depth, color, hidden files
 
 
 def save_one(folder, array, name="a.png", **how):

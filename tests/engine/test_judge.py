@@ -126,7 +126,7 @@ def test_a_foolbox_attack_aimed_at_rejections_lowers_the_rejected_radius():
 
 
 def towards_grey(model, x, y, eps):
-    """Pull every pixel towards grey."""
+    """Pull every pixel toward gray."""
     return x + eps * (0.5 - x).sign()
 
 

@@ -49,7 +49,7 @@ def naive(network, x, radius, steps, step_size, keep="last", norm="Linf"):
     return points[-1].detach(), network(points[-1]).argmax(1) == predicted
 
 
-# One dimension: T(x) walks min(radius, steps · step_size) towards the boundary at 0.5.
+# One dimension: T(x) walks min(radius, steps · step_size) toward the boundary at 0.5.
 
 
 @norms

@@ -56,7 +56,7 @@ def test_crop_flip_gives_every_shift_and_mirror_image_and_nothing_else():
 def test_pad_or_contrast_does_exactly_one_of_both():
     x = gradient_image(400) * 0.5 + 0.25
     out = pad_or_contrast(x, KEYS)
-    # a change of contrast is linear in the pixel, around mid-grey
+    # a change of contrast is linear in the pixel, around mid-gray
     flat = (x[:, 0].flatten(1) - 0.5)[0]
     factor = (out[:, 0].flatten(1) - 0.5) @ flat / (flat @ flat)
     residue = (out[:, 0].flatten(1) - 0.5 - factor[:, None] * flat).abs().amax(dim=1)

@@ -13,7 +13,7 @@ STARTS = ("uniform", "ray", "ray-or-zero", "gaussian", "zero")
 
 
 def first_points(start: str, norm: str = "Linf", count: int = 400) -> torch.Tensor:
-    """Where attacks of no length begin, relative to mid-grey images."""
+    """Where attacks of no length begin, relative to mid-gray images."""
     x = torch.full((count, 1, 3, 3), 0.5, dtype=torch.float64)
     method = METHODS["at"](eps=0.2, steps=1, step_size=1e-12, norm=norm, start=start)
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(9, 2)).double()

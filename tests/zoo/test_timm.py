@@ -54,7 +54,7 @@ def test_image_folders_get_the_models_resize_and_crop(timm, tmp_path):
         Image.new("RGB", size, (255, 0, 51)).save(tmp_path / str(number) / "a.png")
     data = load_folder(tmp_path, transform=found.transform)
     assert data.images.shape == (2, 3, 160, 160)
-    # A plain colour stays what it was: pixels, not normalised ones.
+    # A plain color stays what it was: pixels, not normalized ones.
     assert torch.allclose(data.images[:, :, 80, 80], torch.tensor([1, 0, 0.2]))
 
 

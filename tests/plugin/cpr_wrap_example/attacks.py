@@ -13,7 +13,7 @@ from cpr_wrap.selective import SelectiveClassifier
 
 @dataclass(frozen=True, kw_only=True)
 class Fog:
-    """Pulls every pixel towards grey.
+    """Pulls every pixel toward gray.
 
     Attributes:
         grey: The grey.

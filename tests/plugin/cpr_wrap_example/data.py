@@ -1,4 +1,4 @@
-"""A data set: bright squares on grey, one class per corner."""
+"""A data set: bright squares on gray, one class per corner."""
 
 from __future__ import annotations
 

@@ -116,19 +116,22 @@ class Task:
     calibration: CalibrationFacts | None = None
 
     @property
-    def _how(self) -> dict[str, Any]:
-        names = ("model", "eps", "norm", "budget", "extras")
-        how = {name: getattr(self, name) for name in names}
-        return {**how, "x": self.data.images, "y": self.data.labels}
+    def _subject(self) -> tuple[SelectiveClassifier, Tensor, Tensor, float]:
+        return self.model, self.data.images, self.data.labels, self.eps
+
+    @property
+    def _attacks(self) -> dict[str, Any]:
+        return {"budget": self.budget, "extras": self.extras, "norm": self.norm}
 
     def estimate(self, batch_size: int | None = None, *, audited: bool) -> Estimate:
         """What it will cost, with or without an audit."""
-        return estimate_cost(**self._how, batch_size=batch_size, audited=audited)
+        options = {**self._attacks, "batch_size": batch_size, "audited": audited}
+        return estimate_cost(*self._subject, **options)
 
     def evaluate(self, *, audited: bool, seed: int = 0, **options: Any) -> RobustnessCurve:
         """Evaluate with a bar, and audit if wanted, which the first process does."""
         options |= {"seed": seed, "indices": self.data.indices.tolist(), "progress": True}
-        found = robustness_curve(**{**self._how, **options})
+        found = robustness_curve(*self._subject, **{**self._attacks, **options})
         found = replace(found, about=self.about, calibration=self.calibration)
         leads = ranks.rank() == 0
         with busy("auditing") if audited and leads else nullcontext():

@@ -3,8 +3,8 @@
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | it failed while running |
-| 2 | it was not called as it should be |
+| 1 | it failed, e.g. a model, a rule or a file was not found |
+| 2 | it was not called as it should be: an unknown option, or a value that one does not take |
 | 3 | it ran, and a check failed: `verify`, `attack`, `curve --audit` |
 | 130 | stopped by Ctrl-C |
 | 143 | stopped by SIGTERM |

@@ -227,16 +227,16 @@ A figure at a smaller eps bounds what is known at larger ones.
 
 
 def implied(curve: RobustnessCurve) -> str:
-    """What the robustness at alpha = 0 implies at eps / 2; empty where nothing was ever rejected.
+    """What the robustness at alpha = 0 implies at eps / 2; empty where it implies nothing.
 
     A classifier that rejects or answers right within eps can be turned into one that never rejects
     and is as robust at eps / 2, however slowly (Tramèr, ICML 2022). So a curve that would imply
     more than the best classifier known is more likely a weak attack than a breakthrough; a second
     sentence says so.
     """
-    if not bool(curve.records.rejected_radius.isfinite().any()):
-        return ""
     share, norm = curve.accuracy_at(0.0), curve.records.norm
+    if share == 0 or not bool(curve.records.rejected_radius.isfinite().any()):
+        return ""
     half = curve.eps / 2
     text = (
         f"{percent(share)} at alpha 0 implies a classifier without rejection, however slow, with "

@@ -39,3 +39,7 @@ def test_without_a_figure_at_half_of_eps_the_implication_stands_alone():
 
 def test_a_rule_that_never_rejects_implies_nothing():
     assert implied(curve(5, 20, eps=0.4, dataset="mnist", rejected=INF)) == ""
+
+
+def test_no_robustness_implies_nothing():
+    assert implied(curve(20, 20, eps=0.4, dataset="mnist")) == ""

@@ -42,4 +42,4 @@ def test_a_rule_that_never_rejects_implies_nothing():
 
 
 def test_no_robustness_implies_nothing():
-    assert implied(curve(20, 20, eps=0.4, dataset="mnist")) == ""
+    assert implied(curve(0, 20, eps=0.4, dataset="mnist", rejected=0.0)) == ""

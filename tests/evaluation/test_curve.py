@@ -188,12 +188,10 @@ def test_ranks_share_the_work_of_an_ablation(monkeypatch):
 
         monkeypatch.setattr(assemble.ranks, "turns", lambda count: range(rank, count, world))
         monkeypatch.setattr(assemble.ranks, "gather", gather)
-        return assemble.ablation_table(*asked)
+        return make_table(*asked)
 
-    asked = []
-    monkeypatch.setattr(
-        "cpr_wrap.evaluation.assemble.ablation_table", lambda *args: asked.extend(args) or []
-    )
+    asked, make_table = [], assemble.ablation_table
+    monkeypatch.setattr(assemble, "ablation_table", lambda *args: asked.extend(args) or [])
     robustness_curve(model, x, y, **settings)
     alone = table(1, 0)
     (everything,) = shares

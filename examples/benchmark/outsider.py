@@ -82,7 +82,7 @@ class Outsider:
         self.model, self.eps, self.donors, self.labels = model, eps, donors, labels
         self.steps = model.rule.cost.backwards
         self.soft = surrogate(model.base)
-        self.rows = 8 if self.steps else 64
+        self.rows = 32 if self.steps else 64
 
     def breaks(self, x: Tensor, y: int, most: int, seed: int) -> tuple[bool, int]:
         """Whether some point within eps is accepted as another class, and the passes it took."""

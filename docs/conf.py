@@ -61,6 +61,7 @@ def _append_commands(app: Sphinx, docname: str, source: list[str]) -> None:
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="cpr-wrap")
     text = text[text.index("**Usage**") :]  # the page has a title and an introduction
     text = re.sub(r"^Example: (.+)$", r"Example: `\1`", text, flags=re.MULTILINE)
+    text = re.sub(r"(`[^`]*`)|(--[a-z][a-z-]+)", lambda m: m[1] or f"`{m[2]}`", text)
     start, end = text.index("**Commands**"), text.index("## ")  # typer cuts the sentences off
     source[0] += text[:start] + "**Commands**:\n\n"
     for name, one in command.commands.items():

@@ -21,6 +21,7 @@ PAGES = ("first-curve.md", "reading-a-curve.md")
 def main() -> None:
     mpl.use("svg")
     mpl.rcParams.update({"svg.hashsalt": "cpr-wrap", "figure.figsize": (7, 3.8)})
+    mpl.rcParams["figure.constrained_layout.use"] = True  # nothing is cut off
     for page in PAGES:
         text = (DOCS / page).read_text()
         with tempfile.TemporaryDirectory() as folder:

@@ -144,7 +144,7 @@ def bench(
     data: DataOptions,
     common: Common,
 ) -> None:
-    """Measure bare passes, one prediction, and a whole evaluation, as ratios in one run.
+    """Measure how long passes, a prediction and an evaluation take, and how they compare.
 
     The bare time of an evaluation is the time of its forward and backward passes alone. Processor
     times are given too, because they do not depend on other work on the machine.

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.adaptive import KNOWN, Attack, Halving, Stage
-from cpr_wrap.attacks.autoattack import AutoAttackOnBase
+from cpr_wrap.attacks.autoattack import AdaptiveAutoAttack, AutoAttackOnBase
 from cpr_wrap.attacks.donors import DonorStarts, NearMisses
 from cpr_wrap.attacks.paper import Paper
 from cpr_wrap.objective import Goal, Objective, lost_margin
@@ -252,6 +252,9 @@ class Standard:
         """What `quick` does, then more restarts of every kind, and closer rejections."""
         plan = [s for s in Quick().stages(rule, eps) if MORE_EFFORT not in s.name]
         plan.append(AutoAttackOnBase(version="small"))
+        if rule.can_reject and rule.cost.total == 1:
+            # Its steps adapt to each image, and break some that all restarts of ours miss.
+            plan.append(AdaptiveAutoAttack(n_iter=100))
         plan.extend(self._outer_stages(rule))
         if rule.can_reject:
             plan.extend(_boundary_again())

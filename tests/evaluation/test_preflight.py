@@ -215,7 +215,7 @@ def test_a_rule_that_looks_at_the_image_alone_passes_at_a_small_price(rule):
         preflight(model.with_rule(AcceptAll()), images(8))
     with count_passes() as passes:
         assert preflight(model, images(8)) == ()
-    assert passes.total == network_alone.total + 9 * (rule.cost.total - 1)
+    assert passes.total == network_alone.total + 6 * (rule.cost.total - 1)
 
 
 class Rounded(torch.autograd.Function):

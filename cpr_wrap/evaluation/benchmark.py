@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -22,14 +23,14 @@ from cpr_wrap.evaluation.curve import robustness_curve
 from cpr_wrap.geometry import LINF
 from cpr_wrap.meter import Passes, count_passes
 from cpr_wrap.selective import SelectiveClassifier, network_device
-from cpr_wrap.smoothing import smoothed
+from cpr_wrap.smoothing import smoothed, untouched
 from cpr_wrap.solver import frozen
 
 T = TypeVar("T")
 
 _ROUNDS = 7
-# A sample of bare passes takes about this long, so that a busy machine's turns average out.
-_SAMPLE_SECONDS = 0.1
+_SAMPLE_SECONDS = 0.1  # about what a sample of each kind of bare passes takes
+_BETWEEN_SAMPLES = 1.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,9 @@ class Spent:
         return Spent(self.wall / other.wall, self.cpu / other.cpu)
 
     @staticmethod
-    def median(times: Sequence[Spent]) -> Spent:
-        """Of each of both times."""
-        return Spent(
-            statistics.median(t.wall for t in times), statistics.median(t.cpu for t in times)
-        )
+    def average(times: Sequence[Spent], kind: Callable[[Iterable[float]], float]) -> Spent:
+        """Of each of both times, e.g. their median."""
+        return Spent(kind([t.wall for t in times]), kind([t.cpu for t in times]))
 
 
 def timed(work: Callable[[], T], device: torch.device) -> tuple[T, Spent]:
@@ -120,6 +119,28 @@ class BarePasses:
             self.spent = self.spent + taken
             samples.append(taken * share)
 
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Take a sample about once a second, between passes of whatever runs in the block.
+
+        A machine that is now faster and now slower then treats both alike.
+        """
+        last, busy = time.perf_counter(), False
+
+        def before_a_pass(*_: object) -> None:
+            nonlocal last, busy
+            due = time.perf_counter() - last >= _BETWEEN_SAMPLES
+            if due and not busy and untouched():
+                busy = True
+                self.sample()
+                last, busy = time.perf_counter(), False
+
+        hook = self.network.register_forward_pre_hook(before_a_pass)
+        try:
+            yield
+        finally:
+            hook.remove()
+
     @property
     def samples(self) -> int:
         """How often they were timed."""
@@ -128,7 +149,7 @@ class BarePasses:
     @property
     def forward(self) -> Spent:
         """A forward of one image."""
-        return Spent.median(self._forward)
+        return Spent.average(self._forward, statistics.fmean)
 
     @property
     def backward(self) -> Spent:
@@ -141,7 +162,7 @@ class BarePasses:
         return self._beyond_forward(self._smoothed)
 
     def _beyond_forward(self, samples: Sequence[Spent]) -> Spent:
-        more = Spent.median(samples) - self.forward
+        more = Spent.average(samples, statistics.fmean) - self.forward
         return Spent(max(more.wall, 0.0), max(more.cpu, 0.0))
 
     def of(self, passes: Passes) -> Spent:
@@ -171,7 +192,8 @@ def prediction_cost(
         alone = bare.run(gradients, bare.gradient_once) + bare.run(forwards, bare.forward_once)
         predictions.append(taken)
         ratios.append(taken / alone)
-    return Spent.median(predictions[1:]), Spent.median(ratios[1:])
+    median = statistics.median
+    return Spent.average(predictions[1:], median), Spent.average(ratios[1:], median)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,15 +229,15 @@ def measure(
 ) -> Figures:
     """Time the network, a prediction and an evaluation at one batch size.
 
-    The bare passes are timed before the evaluation and after each of its stages, so that a machine
-    that is now faster and now slower treats both alike; the time for that is taken off.
+    The bare passes are timed before the evaluation and about once a second during it; the time for
+    that is taken off.
     """
     x = noisy_batch(model, data.images, batch_size, eps)
     prediction, ratio = prediction_cost(model, x)
     bare = BarePasses(model, x)
     bare.sample()
     before = bare.spent
-    with count_passes() as passes:
+    with count_passes() as passes, bare.sampling():
         curve, whole = timed(
             lambda: robustness_curve(
                 model,
@@ -226,7 +248,6 @@ def measure(
                 budget=budget,
                 batch_size=batch_size,
                 norm=norm,
-                progress=lambda _: bare.sample(),
             ),
             x.device,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from cpr_wrap.evaluation import benchmark
 from cpr_wrap.evaluation.benchmark import BarePasses, Spent, prediction_cost, timed
 from cpr_wrap.meter import Passes
 from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.smoothing import exact, smoothed
 from tests.evaluation.test_curve import make
 
 CPU = torch.device("cpu")
@@ -35,10 +37,11 @@ class Costly(torch.nn.Module):
     def __init__(self, network, clock):
         super().__init__()
         self.network, self.clock = network, clock
+        self.forward_seconds = 3.0
         self.eval()
 
     def forward(self, x):
-        self.clock.now += 3.0 * len(x)
+        self.clock.now += self.forward_seconds * len(x)
         if x.requires_grad:
             x.register_hook(self._backward)
         return self.network(x)
@@ -74,14 +77,34 @@ def test_bare_passes(clock):
 def test_smoothed_passes_are_timed_as_such(clock):
     model, x, _ = costly("cpr", clock)
     bare = BarePasses(model, x)
-    bare.sample()
-    before = clock.now
     bare.smoothed_once = lambda: setattr(clock, "now", clock.now + 3 * (3 + 9))
     bare.sample()
     bare.sample()
-    assert clock.now > before
     assert (bare.backward.wall, bare.smoothed.wall) == (5, 9)
     assert bare.of(Passes(10, 4, smoothed=3)).wall == 3 * 10 + 5 + 9 * 3
+
+
+def test_samples_are_spread_over_a_run_and_average_a_machine_that_slows_down(clock):
+    model, x, _ = costly("none", clock)
+    bare = BarePasses(model, x)
+    with bare.sampling():
+        model.base(x)  # no second has passed yet
+        assert bare.samples == 0
+        with smoothed():
+            model.base(x)  # nor would it time the right kind of passes here
+        with exact():
+            model.base(x)
+        assert bare.samples == 0
+        model.base(x)
+        assert bare.samples == 1
+        model.base.forward_seconds = 9.0
+        clock.now += 1
+        model.base(x)
+        assert bare.samples == 2
+    clock.now += 1
+    model.base(x)
+    assert bare.samples == 2
+    assert (bare.forward.wall, bare.backward.wall) == (6, 5)
 
 
 def test_a_sample_is_long_enough_to_measure(clock):
@@ -138,6 +161,6 @@ def test_a_gpu_is_waited_for(clock, monkeypatch):
 
 def test_medians_and_ratios_are_taken_of_both_times():
     times = [Spent(1, 30), Spent(2, 10), Spent(9, 20)]
-    assert Spent.median(times) == Spent(2, 20)
+    assert Spent.average(times, statistics.median) == Spent(2, 20)
     assert Spent(6, 8) / Spent(2, 4) == Spent(3, 2)
     assert Spent(6, 8) - Spent(2, 4) + Spent(1, 1) == Spent(5, 5)

@@ -137,9 +137,9 @@ class View:
 class Goal(enum.Enum):
     """What counts as a success of an attack."""
 
-    REJECTED = "rejected"
-    ACCEPTED_MISTAKE = "accepted mistake"
-    MISTAKE = "mistake"  # of the network alone, accepted or not: its decision boundary
+    REJECTED = "rejected"  #: The input is rejected.
+    ACCEPTED_MISTAKE = "accepted mistake"  #: It is accepted, and the prediction is wrong.
+    MISTAKE = "mistake"  #: The network's prediction is wrong, accepted or not.
 
     def reached(self, predicted: Tensor, accepted: Tensor, y: Tensor) -> Tensor:
         """Whether each row reaches the goal.
@@ -161,9 +161,9 @@ class Goal(enum.Enum):
 class Targets(enum.Enum):
     """The target classes of an objective; it runs once per target."""
 
-    NONE = "none"
-    OTHERS = "every class but the true one"
-    ALL = "every class"
+    NONE = "none"  #: No target.
+    OTHERS = "every class but the true one"  #: Every class but the true one.
+    ALL = "every class"  #: Every class.
 
 
 Terms = Callable[[View], tuple[Tensor, ...]]

@@ -40,6 +40,7 @@ default_role = "code"
 autosummary_generate = True
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True  # as in the source, not as objects print
 python_maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False

@@ -88,7 +88,7 @@ class FolderImages(Dataset[tuple[Tensor, int]]):
 
     @property
     def num_classes(self) -> int:
-        """K."""
+        """Number of classes k."""
         return len(self.classes)
 
     def __len__(self) -> int:

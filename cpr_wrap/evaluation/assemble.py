@@ -279,8 +279,8 @@ def risk_coverages(
         batch_size: Images per batch.
 
     Returns:
-        Two curves: `clean` for the images themselves; `attacked` with every image replaced by the
-        accepted mistake that was found for it, if any.
+        Two curves. `clean` is for the images themselves. In `attacked`, every image is replaced by
+        the accepted mistake that was found for it, if any.
     """
     if curve.points is None:
         raise ValueError("expected a curve with its points, got one without")

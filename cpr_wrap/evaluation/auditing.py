@@ -57,6 +57,9 @@ def audit(
         num: Number of images for the searches of the audit.
         black_box_num: Number of images for the black-box attack.
 
+    Returns:
+        The checks; a failed one says that the curve overstates robustness, or may.
+
     Example:
         >>> from cpr_wrap import load, load_data, robustness_curve
         >>> model, data = load("bundled:mnist-compact-at"), load_data("mnist", num=20)

@@ -50,6 +50,7 @@ from cpr_wrap.metrics.losses import (
 )
 from cpr_wrap.metrics.records import CLEAN, Records, inward, rounding
 from cpr_wrap.metrics.theory import (
+    Theorem,
     Theorem1Bound,
     Theorem2Curve,
     ideal_rejected_radius,
@@ -85,6 +86,7 @@ __all__ = [
     "StageCost",
     "StepLoss",
     "TableLoss",
+    "Theorem",
     "Theorem1Bound",
     "Theorem2Curve",
     "accuracy_with_rejection",

@@ -66,7 +66,7 @@ class StepLoss:
 
     @property
     def name(self) -> str:
-        """The text that `parse_loss` reads, for example step:0.05."""
+        """What `parse_loss` reads (`step:0.05`)."""
         return f"step:{_short(self.alpha0)}"
 
     def __call__(self, radius: Tensor, eps: float) -> Tensor:
@@ -95,7 +95,7 @@ class RampLoss:
 
     @property
     def name(self) -> str:
-        """The text that `parse_loss` reads, for example ramp:2."""
+        """What `parse_loss` reads (`ramp:2`)."""
         return f"ramp:{_short(self.t)}"
 
     def __call__(self, radius: Tensor, eps: float) -> Tensor:
@@ -139,7 +139,7 @@ class TableLoss:
 
     @property
     def name(self) -> str:
-        """The text that `parse_loss` reads, table or prices with the points."""
+        """What `parse_loss` reads, `table` or `prices` with the points."""
         kind = "table" if self.between == "linear" else "prices"
         return f"{kind}:" + ",".join(f"{_short(a)}={_short(loss)}" for a, loss in self.points)
 

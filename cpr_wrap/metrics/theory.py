@@ -36,7 +36,7 @@ def ideal_rejected_radius(distance: Tensor, radius: float) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Theorem(ABC):
+class Theorem(ABC):
     """What a theorem says about one evaluation, if it may be applied."""
 
     why: str  #: The condition that fails; empty if the theorem applies.
@@ -86,7 +86,7 @@ class _Theorem(ABC):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Theorem1Bound(_Theorem):
+class Theorem1Bound(Theorem):
     """Upper bound: s(alpha) is at most the base network's robust error at a smaller budget.
 
     That budget is max((alpha + delta) · eps, (1 - delta) · eps). The proof holds for any number of
@@ -98,7 +98,7 @@ class Theorem1Bound(_Theorem):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Theorem2Curve(_Theorem):
+class Theorem2Curve(Theorem):
     """Closed form of the ideal rule's curve and total robust loss, from the distances alone.
 
     It holds for delta up to 1/2 and a base network without clean errors, if the regions behind the

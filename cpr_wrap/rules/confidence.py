@@ -54,7 +54,7 @@ class Confidence(RejectionRule):
         return view.logits.softmax(dim=1).amax(dim=1)
 
     def certificate(self, proof: Proof) -> Radii:
-        """From how far the true class leads each other one.
+        """Radii from bounds on the margin of the true class over each other class.
 
         A class that trails by d has a probability of at most 1 / (1 + exp(d)). The true class has
         at least 1 / (1 + sum of exp(-lead)).

@@ -176,7 +176,7 @@ class Consistency(RejectionRule):
     def path(
         self, model: Network, z: Tensor, shares: Sequence[float], label: Tensor | None = None
     ) -> Path:
-        """The way to T(z), with gradients of the rule's own, whatever the caller smooths."""
+        """The path to T(z). Its gradients stay the rule's own if the caller smooths gradients."""
         wanted = [round(share * self.steps) for share in shares if share < 1]
         outputs: list[Tensor] = []  # at x
         points: list[Tensor] = []
@@ -232,7 +232,7 @@ class Consistency(RejectionRule):
         label: Tensor | None = None,
         along: Path | None = None,
     ) -> View:
-        """Outputs at z, and at T(z) if asked for: with them the verdict comes free."""
+        """Outputs at z and, if requested, at T(z), with the verdict that follows from them."""
         graph = z.requires_grad and torch.is_grad_enabled()
         if not (verdict or path):
             return self.unscored(z, model.outputs(z))
@@ -253,7 +253,7 @@ class Consistency(RejectionRule):
         return replace(view, score=score)
 
     def certificate(self, proof: Proof) -> Radii:
-        """No accepted mistake where nothing is wrong; no rejection where T cannot leave that.
+        """Radii within which no prediction is wrong, and within which T finds no wrong one either.
 
         Nothing proves that T *will* change a wrong prediction.
         """

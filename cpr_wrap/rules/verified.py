@@ -73,7 +73,7 @@ class Verified(RejectionRule):
         return BySearch(setting="radius", most=1.0, advice="1 is all of [0, 1]")
 
     def score(self, view: View) -> Tensor:
-        """Not from a view alone: the bounds ask the network's layers."""
+        """Known only after `scored`, because the bounds need the network's layers."""
         return view.known_score
 
     def scored(self, view: View, model: Network) -> View:
@@ -83,7 +83,7 @@ class Verified(RejectionRule):
         return replace(view, score=torch.where(margin == 0, nothing, margin))
 
     def certificate(self, proof: Proof) -> Radii:
-        """Mistakes: two boxes proven for different classes cannot meet. Rejections: nesting."""
+        """Radii from two facts: boxes proven for different classes are disjoint, and boxes nest."""
         # A hair more than is needed: sums and differences of radii round.
         needed = tuple(proof.eps + sign * self.radius + 1e-9 for sign in (1, -1))
         around = proof.interval_radius(

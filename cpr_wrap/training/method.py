@@ -41,8 +41,7 @@ class Method(ABC):
     """Settings of a training method."""
 
     name: ClassVar[str]  #: The method's name in `METHODS`.
-    #: The rejection rule of the trained network, the one that the method is made for, or else CPR,
-    #: which works with any network.
+    #: The rejection rule of the trained network; CPR for methods without a rule of their own.
     rule_name: ClassVar[str] = "cpr"
     extra_outputs: ClassVar[int] = 0  #: Number of output columns after the k class logits.
     #: Whether the extra column comes from a separate head (ATRR).

@@ -99,6 +99,17 @@ def _describe_constants(
         lines[:] = notes["", attribute]
 
 
+def _plain_signature(
+    app: Sphinx, what: str, name: str, obj: object, options: object, signature: str | None, to: str
+) -> tuple[str | None, str]:
+    """Write defaults that are objects as Python code, without which Sphinx cannot read the rest."""
+    if signature and "<" in signature:
+        signature = re.sub(r"\s*=\s*<factory>", " = ...", signature)
+        signature = re.sub(r"<(?:class|function) '?(?:\w+\.)*(\w+)'?[^>]*>", r"\1", signature)
+        signature = re.sub(r"~(?:\w+\.)+", "", signature)
+    return signature, to
+
+
 def _leave_out_aliases(
     app: Sphinx, what: str, name: str, obj: Any, options: object, lines: list[str]
 ) -> None:
@@ -119,6 +130,7 @@ def setup(app: Sphinx) -> None:
     """Connect the functions above."""
     app.connect("source-read", _append_commands)
     app.connect("autodoc-skip-member", _has_a_page_of_its_own)
+    app.connect("autodoc-process-signature", _plain_signature)
     app.connect("autodoc-process-docstring", _describe_constants)
     app.connect("autodoc-process-docstring", _leave_out_aliases)
     app.connect("doctree-resolved", _set_dashes)

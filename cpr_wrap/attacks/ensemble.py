@@ -110,7 +110,7 @@ def _donors(rule: RejectionRule, near: int = 20, keep: int = 10, offset: int = 0
 
 
 _EXACT: dict[str, Any] = {
-    "steps": 15,
+    "steps": 10,
     "step": 1 / 3,
     "shrink": 1.0,
     "targets": 1,
@@ -159,9 +159,10 @@ def climb(rule: RejectionRule, tag: str, **changes: Any) -> Attack:
     return replace(attack, **changes)
 
 
-def _again(rule: RejectionRule, tag: str, **changes: Any) -> Attack:
-    """Go on from the two best points that earlier restarts ended at."""
-    return climb(rule, tag, starts=NearMisses(keep=2), **changes)
+def _again(rule: RejectionRule, tag: str, keep: int = 2, **changes: Any) -> Attack:
+    """Go on from the best points that earlier restarts ended at."""
+    keep = keep if _has_path(rule) else _fewer(rule, keep)
+    return climb(rule, tag, starts=NearMisses(keep=keep), **changes)
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class Quick:
         else:
             plan.append(climb(rule, "-quick", starts=_donors(rule, near=4, keep=4), steps=40))
         if rule.can_reject:
-            plan.append(Halving(goal=INNER, rounds=3))
+            plan.append(Halving(goal=INNER, rounds=2 if _has_path(rule) else 3))
             rounds = 3 if _has_path(rule) else 5
             plan.append(replace(_inner(rule.inner[0], 10, rounds), tag="-first"))
         return (*plan, *_more_effort([climb(rule, "")], 1 / 64))
@@ -200,7 +201,7 @@ def _more_effort(stages: Iterable[Attack], sample: float) -> tuple[Stage, ...]:
 
 
 def _round(
-    rule: RejectionRule, number: int, *, restarts: int = 40, steps: int = 100
+    rule: RejectionRule, number: int, *, keep: int = 2, restarts: int = 40, steps: int = 100
 ) -> list[Attack]:
     """Restarts that no other round makes: further donors, random starts, steps and smoothing."""
     step = (1 / 8, 1 / 4, 1 / 16)[number % 3]
@@ -208,11 +209,11 @@ def _round(
     tag = f"/{number}"
     random = {"starts": (number + 1,), "strength": strength}
     if _has_path(rule):
-        donors = DonorStarts(keep=2, offset=6 * (number - 1), screen=4, wide=True)
+        donors = DonorStarts(keep=keep, offset=6 * (number - 1), screen=4, wide=True)
         return [
             climb(rule, f"-donors{tag}", starts=donors, step=step, strength=strength),
-            climb(rule, f"-random{tag}", targets=2, **random),
-            _again(rule, f"-again{tag}", steps=30, step=step, refresh=1, strength=strength),
+            climb(rule, f"-random{tag}", targets=keep, **random),
+            _again(rule, f"-again{tag}", keep, steps=30, step=step, refresh=1, strength=strength),
         ]
     kind = ("smoothed", "exact", "alternating")[number % 3]
     step = (1 / 6, 1 / 3, 1 / 2)[number % 3]
@@ -260,18 +261,17 @@ class Standard:
             plan.extend(_boundary_again())
             plan.append(Halving(goal=INNER, rounds=2))
             plan.extend(self._inner_stages(rule))
-            plan.append(Halving(goal=INNER, rounds=3))
-        return (*plan, *_more_effort(_round(rule, 1, restarts=10, steps=60), 1 / 16))
+            plan.append(Halving(goal=INNER, rounds=2 if _has_path(rule) else 3))
+        return (*plan, *_more_effort(_round(rule, 1, keep=1, restarts=10, steps=60), 1 / 16))
 
     def _outer_stages(self, rule: RejectionRule) -> list[Stage]:
         if _has_path(rule):
             return [
                 climb(rule, "-donors"),
                 climb(rule, "-random", starts=(1,), targets=1),
-                _again(rule, "-again", steps=40),
-                _again(rule, "-fine", steps=30, step=1 / 16, refresh=1),
+                _again(rule, "-again", keep=1, steps=40),
+                _again(rule, "-fine", keep=1, steps=24, step=1 / 16, refresh=1),
                 climb(rule, "-donors-2", starts=DonorStarts(keep=1, skip=1)),
-                _again(rule, "-coarse", steps=20, step=1 / 4, refresh=1),
             ]
         further = [_donors(rule, offset=20 * number) for number in (1, 2)]
         return [
@@ -293,10 +293,10 @@ class Standard:
                 plan += [_inner(objective, 20, 6), fresh]
             return plan
         along = next((o for o in rule.inner if o.path), rule.inner[0])
-        plan = [_inner(along, 10, 6)]
+        plan = [_inner(along, 10, 5)]
         for objective in rule.extra_inner:
             aimed = replace(_inner(objective, 20, 3), targets=1)
-            true = replace(aimed, stand_in=False, refresh=3, targets=2, steps=12, tag="-true")
+            true = replace(aimed, stand_in=False, refresh=3, steps=12, rounds=2, tag="-true")
             plan += [aimed, true]
         return plan
 

@@ -28,7 +28,7 @@ from cpr_wrap.metrics.evidence import NO_TARGET, Origin
 from cpr_wrap.objective import Goal
 from cpr_wrap.selective import SelectiveClassifier
 
-REVISION = 9
+REVISION = 10
 """Part of the key of stored work: raise it when a search may find other points than before."""
 
 State = dict[str, Any]

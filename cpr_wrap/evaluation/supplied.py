@@ -25,6 +25,7 @@ from cpr_wrap.selective import SelectiveClassifier, network_device
 _PER_CLASS = 100  # of a known data set, for most restarts
 _MOST = 500  # of a known data set, for rounds of further restarts and, a fifth of them, for audits
 _SCANNED = 2000  # of the evaluated images, where they have to do
+_ASKED = 20  # of each class, whether the network knows the data set
 _RECOGNIZED = 0.5  # share of a pool that a network trained on its data set answers right
 
 DonorsLike: TypeAlias = "Donors | tuple[Tensor, Tensor] | str | Path"
@@ -90,7 +91,7 @@ def known_donors(
         if DATASETS[name].num_classes != num_classes or tuple(DATASETS[name].shape) != shape:
             continue
         known = _training_images(name, unused=unused)
-        if known and _answers(model, *per_class(known.images, known.labels, 50)) >= _RECOGNIZED:
+        if known and _answers(model, *per_class(known.images, known.labels, _ASKED)) >= _RECOGNIZED:
             return known
     return None
 

@@ -19,6 +19,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -138,15 +139,12 @@ def _become(job: dict) -> None:
 
 
 def _import() -> None:
-    import torch.distributed.run
-
-    import cpr_wrap
-    import cpr_wrap.cli
-    import tests.evaluation.test_curve
-
-    for name in cpr_wrap.__all__:
-        getattr(cpr_wrap, name)
-    gc.freeze()
+    for name in ("torch.distributed.run", "cpr_wrap.cli", "tests.evaluation.test_curve"):
+        import_module(name)
+    package = import_module("cpr_wrap")
+    for name in package.__all__:
+        getattr(package, name)
+    gc.freeze()  # what the copies share is not theirs to collect
 
 
 if __name__ == "__main__":

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +24,7 @@ from cpr_wrap.meter import Passes
 from cpr_wrap.objective import Goal, confident_mistake, lost_margin, low_confidence
 from cpr_wrap.rules.cpr import consistent_mistake, disagreement
 from tests.evaluation.test_curve import make
+from tests.processes import ROOT, start
 
 OUTER = {"cpr": consistent_mistake, "confidence": confident_mistake}
 INNER = {"cpr": disagreement, "confidence": low_confidence}
@@ -369,13 +367,12 @@ def test_kill_9_in_a_long_stage_loses_no_more_than_its_last_tick(tmp_path, monke
     assert calls > 150
     log = tmp_path / "killed"
     log.touch()
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "store"), str(log)]
-    process = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)
+    process = start("-c", SCRIPT, str(tmp_path / "store"), str(log), cwd=ROOT)
     deadline = time.monotonic() + 300
     while log.stat().st_size < calls // 2 and time.monotonic() < deadline:
         time.sleep(0.001)
     os.kill(process.pid, signal.SIGKILL)
-    assert b"finished" not in process.communicate()[0]
+    assert "finished" not in process.wait().stdout
     before = log.stat().st_size
     assert before >= calls // 2
     assert len(list((tmp_path / "store").rglob("*.unit"))) == 1  # the clean images

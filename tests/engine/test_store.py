@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from cpr_wrap.objective import Goal, objective
 from cpr_wrap.rules import Confidence
 from cpr_wrap.selective import SelectiveClassifier
 from tests.evaluation.test_curve import make
+from tests.processes import ROOT, start
 from tests.toys import Curved
 
 
@@ -161,14 +160,12 @@ print("finished")
 
 
 def test_kill_9_loses_only_the_unit_under_way(tmp_path):
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "killed")]
-    process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE)
+    process = start("-c", SCRIPT, str(tmp_path / "killed"), cwd=ROOT)
     deadline = time.monotonic() + 120
     while len(units(tmp_path / "killed")) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
-    assert b"finished" not in process.communicate()[0]
+    assert "finished" not in process.wait().stdout
     done = units(tmp_path / "killed")
     assert len(done) >= 3
     stamps = [file.stat().st_mtime_ns for file in done]

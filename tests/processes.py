@@ -139,8 +139,9 @@ def _become(job: dict) -> None:
 
 
 def _import() -> None:
-    for name in ("torch.distributed.run", "cpr_wrap.cli", "tests.evaluation.test_curve"):
+    for name in ("torch.distributed.run", "scipy.stats", "rich.progress", "cpr_wrap.cli"):
         import_module(name)
+    import_module("tests.evaluation.test_curve")
     package = import_module("cpr_wrap")
     for name in package.__all__:
         getattr(package, name)

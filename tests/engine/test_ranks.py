@@ -14,7 +14,7 @@ import torch.distributed as dist
 from cpr_wrap.engine import ranks
 from cpr_wrap.evaluation import load_result, robustness_curve
 from cpr_wrap.evaluation.curve import _block_size
-from tests.engine.shards_script import Little
+from tests.budgets import Little
 from tests.evaluation.test_curve import make
 from tests.processes import run_ranks
 

@@ -24,7 +24,7 @@ from tests.devices import only_on
 from tests.toys import Curved, pixels
 
 RULES = {
-    "cpr": Consistency(radius=0.03, steps=4, step_size=0.01),
+    "cpr": Consistency(radius=0.03, steps=2, step_size=0.02),
     "confidence": Confidence(threshold=0.7),
     "rcd": RejectClass(),
     "atrr": RectifiedConfidence(threshold=0.3),

@@ -45,7 +45,7 @@ def _registries():
 
 @pytest.fixture
 def _little_work(monkeypatch):
-    """Pages take few images and attack them two steps far: that their code runs does not depend on it."""
+    """Pages take few images and attack them two steps far: enough to see that their code runs."""
     import cpr_wrap
     from cpr_wrap.attacks.adaptive import Attack
     from cpr_wrap.attacks.ensemble import Quick

@@ -131,7 +131,7 @@ def project(saved, type_command, tmp_path):
     return run
 
 
-_QUICK = ("--eps", "0.05", "--budget", "quick", "--out", "here")
+_QUICK = ("--eps", "0.05", "--budget", "tests.budgets:Dark", "--out", "here")
 
 
 def test_network_rule_attack_and_data_by_their_addresses(project, type_command):

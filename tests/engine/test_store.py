@@ -63,7 +63,13 @@ def test_a_run_that_was_cut_anywhere_ends_like_an_uninterrupted_one(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"eps": 0.11}, {"seed": 1}, {"budget": Longer()}, {"batch_size": 7}, {"norm": "L2"}],
+    [
+        {"eps": 0.31},
+        {"seed": 1},
+        {"budget": Longer(name="little")},
+        {"batch_size": 7},
+        {"norm": "L2"},
+    ],
 )
 def test_other_settings_never_reuse_a_store(tmp_path, change):
     model, x, y = make("confidence", count=3)

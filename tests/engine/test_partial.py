@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -68,8 +68,6 @@ KINDS = ("alphas", "rounds", "loss", "backtracking", "proposer", "halving")
 
 def evaluate(rule, stages, store=None, hook=None):
     model, x, y = make(rule, count=9 if stages == (Nudge(),) else 5)  # three batches or more
-    if rule == "cpr":
-        model = model.with_rule(replace(model.rule, steps=2, step_size=0.02))
     if hook is not None:
         model.base.register_forward_pre_hook(hook)
     work = Work(

@@ -54,7 +54,7 @@ ranks._PATIENCE = timedelta(seconds=1)
 ranks.join(torch.device("cpu"))
 ranks.least(3)
 if ranks.rank() == 1:
-    time.sleep(2)  # frozen, as far as the other can tell
+    time.sleep(4)  # frozen, as far as the other can tell
 else:
     ranks.least(3)
 """
@@ -64,5 +64,6 @@ def test_without_torchrun_a_silent_process_is_waited_for_so_long_and_the_error_s
     first, _ = run_ranks(2, "-c", SILENT)
     assert first.returncode == 1
     assert "rank 0 of 2 got no answer from the other processes (" in first.stderr
+    assert "Timed out waiting 1000ms" in first.stderr
     assert "a process waits 0:00:01 at most" in first.stderr
     assert "run the same command again" in first.stderr

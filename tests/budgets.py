@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from cpr_wrap.attacks.adaptive import as_stage
+from cpr_wrap.attacks.adaptive import Attack, as_stage
+from cpr_wrap.objective import Goal
 
 
 def darken(model, x, y, eps):
@@ -35,6 +36,33 @@ class Rounds(Dark):
 
     def more(self, rule, eps, number):
         return (as_stage(lighten),) if number == 1 else ()
+
+
+@dataclass(frozen=True)
+class Little:
+    """A short attack, and another one where the rule can reject."""
+
+    name: str = "little"
+
+    def stages(self, rule, eps):
+        short = {"steps": 8, "step": 0.3, "starts": (0, 1)}
+        stages = [Attack(objective=rule.outer[-1], goal=Goal.ACCEPTED_MISTAKE, **short)]
+        if rule.can_reject:
+            inner = {"objective": rule.inner[0], "goal": Goal.REJECTED, "alphas": (0.5, 1.0)}
+            stages.append(Attack(**inner, **short))
+        return tuple(stages)
+
+
+@dataclass(frozen=True)
+class Longer(Little):
+    """The same, and one attack more."""
+
+    name: str = "longer"
+
+    def stages(self, rule, eps):
+        more = {"steps": 9, "step": 0.2, "starts": (2,)}
+        last = Attack(objective=rule.outer[-1], goal=Goal.ACCEPTED_MISTAKE, **more)
+        return (*super().stages(rule, eps), last)
 
 
 def linear():

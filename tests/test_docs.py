@@ -8,6 +8,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,20 +44,34 @@ def _registries():
 
 
 @pytest.fixture
-def _few_images(monkeypatch):
-    """Pages attack two images at most: that their code runs does not depend on how many."""
+def _little_work(monkeypatch):
+    """Pages take few images and attack them two steps far: enough to see that their code runs."""
     import cpr_wrap
+    from cpr_wrap.attacks.adaptive import Attack
+    from cpr_wrap.attacks.ensemble import Quick
     from cpr_wrap.data import load_data
 
+    stages_of = Quick.stages
+
+    def shorter(self, rule, eps):
+        return tuple(
+            replace(stage, steps=min(stage.steps, 2), rounds=1)
+            if isinstance(stage, Attack)
+            else stage
+            for stage in stages_of(self, rule, eps)
+        )
+
+    monkeypatch.setattr(Quick, "stages", shorter)
+
     def fewer(*words, **options):
-        if "robust" in words and "num" in options:
-            options["num"] = min(options["num"], 2)
+        if "num" in options:
+            options["num"] = min(options["num"], 10 if "validation" in words else 2)
         return load_data(*words, **options)
 
     monkeypatch.setattr(cpr_wrap, "load_data", fewer)
 
 
-@pytest.mark.usefixtures("_registries", "_few_images")
+@pytest.mark.usefixtures("_registries", "_little_work")
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
 def test_code_runs(page, tmp_path, monkeypatch):
     """The blocks of a page are one session, in an empty folder."""
@@ -226,7 +241,7 @@ def test_the_notebook_runs_and_draws(run_example, tmp_path):
 
 
 def test_quickstart_runs(run_example):
-    out = run_example("quickstart.py", "--num", "2", "--validation", "50")
+    out = run_example("quickstart.py", "--num", "2", "--validation", "10")
     assert "RobustnessCurve(2 images, Linf eps=0.3)" in out
     assert len(re.findall(r"^total robust loss, .*: [01]\.\d{3}$", out, re.MULTILINE)) == 3
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 import time
 
 import pytest
@@ -13,6 +11,7 @@ import torch
 
 from cpr_wrap import _files
 from cpr_wrap._files import digest, read_sealed, write_atomically, write_sealed, write_tensors
+from tests.processes import run
 
 LAYOUT = "cpr-wrap test, layout 1"
 
@@ -84,7 +83,7 @@ def test_what_a_writer_that_was_killed_just_now_left_is_removed(tmp_path):
         "os.fsync = lambda _: os.kill(os.getpid(), 9)\n"
         "_files.write_atomically(Path(sys.argv[1]), b'half')"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "file")])
+    assert run("-c", program, str(tmp_path / "file")).returncode == -9
     (left,) = names(tmp_path)
     assert left.startswith(".part-")
     mine = left.replace(f"-{left.split('-')[-2]}-", f"-{os.getpid()}-")

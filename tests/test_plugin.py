@@ -13,6 +13,7 @@ import pytest
 
 from cpr_wrap._registry import Registry
 from cpr_wrap.rules import RULES
+from tests import processes
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,16 +39,16 @@ def _copied(folder: Path) -> Path:
 
 def run(installed: Path, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(installed), str(ROOT)])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    return processes.run(*words, cwd=tmp_path, env={"PYTHONPATH": path})
 
 
 SCRIPT = """
+import warnings
 import torch
 import cpr_wrap
 from cpr_wrap.testing import check_rule
+
+warnings.simplefilter("error", UserWarning)
 
 data = cpr_wrap.load_data("mnist", "robust", num=3)
 network = cpr_wrap.load_network("twins:at").network
@@ -72,7 +73,7 @@ print("done")
 
 
 def test_everything_works_from_python(installed, tmp_path):
-    answer = run(installed, tmp_path, "-W", "error::UserWarning", "-c", SCRIPT)
+    answer = run(installed, tmp_path, "-c", SCRIPT)
     assert answer.stdout == "done\n", answer.stderr
 
 

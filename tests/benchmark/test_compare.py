@@ -53,7 +53,7 @@ def test_an_engine_that_does_nothing_but_passes_is_fully_efficient(clock):  # no
     assert found.passes_per_image == plain.passes_per_image
     assert found.seconds == sum(3 * s.forwards + 5 * s.backwards for s in plain.passes)
     assert (found.images, found.batch_size) == (3, 4)
-    assert found.samples == 3  # before, and after 1000 and 2000 of the 2804 seconds
+    assert found.samples == 3  # before, and after 1000 and 2000 of the 2468 seconds
 
 
 def test_an_engine_that_dawdles_is_less_efficient(clock, monkeypatch):  # noqa: F811

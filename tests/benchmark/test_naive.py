@@ -36,8 +36,8 @@ def test_an_accepted_mistake_is_found():
     model = CPRWrapper(Line(), radius=0.1, steps=5, step_size=0.03)
     x, y = torch.tensor([[0.4]], dtype=torch.float64), torch.tensor([0])
     loop = NaiveLoop(steps=10, random_starts=1)
-    assert not loop.errors(model, x, y, 0.19).broken.any()
-    assert loop.errors(model, x, y, 0.25).broken.all()
+    assert not loop.errors(model, x, y, 0.19, alphas=(1.0,)).broken.any()
+    assert loop.errors(model, x, y, 0.25, alphas=(1.0,)).broken.all()
 
 
 def test_every_alpha_target_and_start_costs_its_passes():

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,8 +13,7 @@ from cpr_wrap.cli import _load
 from cpr_wrap.evaluation import Check, Estimate, load_result
 from cpr_wrap.metrics import PAPER_ALPHAS
 from cpr_wrap.rules import Confidence, Consistency
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.processes import ROOT, run
 
 
 @pytest.fixture
@@ -279,12 +274,9 @@ def test_two_processes_share_the_work_and_one_speaks(tmp_path, saved, type_comma
     ]
     words += ["--batch-size", "16", "--block-size", "2", "--device", "cpu", "--json"]
     alone = type_command(*words, "--out", "one")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "--", "cpr_wrap", *words, "--out", "two"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    together = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-    )
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "--", "cpr_wrap", *words, "--out", "two"]
+    together = run(*command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
     assert together.returncode == 0, together.stderr
     # Two that print JSON would not make JSON.
     outputs = [json.loads(alone.stdout), json.loads(together.stdout)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ import torch
 from PIL import Image
 
 from cpr_wrap.evaluation import load_result, results
+from tests.processes import run
 
 _MODULES = {
     "ownnet": """
@@ -132,7 +131,7 @@ def project(saved, type_command, tmp_path):
     return run
 
 
-_QUICK = ("--eps", "0.05", "--budget", "quick", "--out", "here")
+_QUICK = ("--eps", "0.05", "--budget", "tests.budgets:Dark", "--out", "here")
 
 
 def test_network_rule_attack_and_data_by_their_addresses(project, type_command):
@@ -166,12 +165,7 @@ def test_verify_finds_recorded_code_here_and_asks_for_it_elsewhere(project, tmp_
     (tmp_path / "empty").mkdir()
 
     def verify(folder, *words, where=tmp_path):
-        done = subprocess.run(
-            [sys.executable, "-m", "cpr_wrap", "verify", str(folder), *words],
-            cwd=where,
-            capture_output=True,
-            text=True,
-        )
+        done = run("-m", "cpr_wrap", "verify", str(folder), *words, cwd=where)
         return done.returncode, done.stdout + done.stderr
 
     assert verify("here")[0] == 0
@@ -260,14 +254,14 @@ def test_advice_with_a_budget_of_ones_own(project):
 def test_a_model_saved_under_a_rule_of_ones_own_is_loaded_again(project, type_command, tmp_path):
     words = ("--dataset", "mnist", "--num", "20", "--rule", "ownrule:Margin", "--out", "set")
     project("calibrate", *words, "--reject-rate", "0.2")
-    program = (sys.executable, "-m", "cpr_wrap", "curve", "local:set", "--network", "ownnet:Linear")
-    done = subprocess.run([*program, *_TINY, "--out", "here"], capture_output=True, text=True)
+    program = ("-m", "cpr_wrap", "curve")
+    done = run(*program, "local:set", "--network", "ownnet:Linear", *_TINY, "--out", "here")
     assert done.returncode == 0, done.stderr
     assert load_result("here").settings.rule.name == "ownrule:Margin"
     # Code that comes along with the model is not run.
     (tmp_path / "set" / "ownrule.py").write_text("print('run!')")
-    program = (*program[:4], "local:.", "--network", "ownnet:Linear", *_TINY, "--budget", "quick")
-    done = subprocess.run(program, cwd="set", capture_output=True, text=True)
+    words = ("local:.", "--network", "ownnet:Linear", *_TINY, "--budget", "quick")
+    done = run(*program, *words, cwd=tmp_path / "set")
     assert (done.returncode, "run!" in done.stdout + done.stderr) == (1, False)
     assert "needs 'ownrule:Margin', code that is not in the current folder" in done.stderr
 

@@ -5,32 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from cpr_wrap.attacks.adaptive import Attack
 from cpr_wrap.evaluation import curve as curve_module
 from cpr_wrap.evaluation import robustness_curve, save_result
-from cpr_wrap.objective import Goal
-from cpr_wrap.rule import RejectionRule
+from tests.budgets import Little
 from tests.evaluation.test_curve import make
-
-
-@dataclass(frozen=True)
-class Little:
-    """A budget of two short attacks."""
-
-    name: str = "little"
-
-    def stages(self, rule: RejectionRule, eps: float) -> tuple[Attack, ...]:
-        short = {"steps": 8, "step": 0.3, "starts": (0, 1)}
-        return (
-            Attack(objective=rule.outer[-1], goal=Goal.ACCEPTED_MISTAKE, **short),
-            Attack(objective=rule.inner[0], goal=Goal.REJECTED, alphas=(0.5, 1.0), **short),
-        )
 
 
 def main(out: str, store: str, fail_on: str, how: str, block_size: str) -> None:

@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from cpr_wrap.engine import ranks
-
-ROOT = Path(__file__).parents[2]
-
-
-def run(code: str, world: int) -> list[subprocess.CompletedProcess]:
-    """Run code in so many processes at once, without torchrun."""
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        port = place.getsockname()[1]
-    environment = {
-        **{k: v for k, v in os.environ.items() if not k.startswith("TORCHELASTIC")},
-        **{"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world)},
-        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
-    }
-    command = [sys.executable, "-c", code]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
-    processes = [
-        subprocess.Popen(command, env={**environment, "RANK": str(rank)}, **pipes)
-        for rank in range(world)
-    ]
-    return [
-        subprocess.CompletedProcess(command, process.returncode, out, err)
-        for process in processes
-        for out, err in [process.communicate(timeout=120)]
-    ]
+from tests.processes import run_ranks
 
 
 def test_alone():
@@ -68,7 +40,7 @@ assert not [name for name in names if "gloo" in name], names
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the threads from /proc")
 def test_after_leaving_no_thread_is_left_that_could_abort_the_exit():
-    (done,) = run(THREADS, 1)
+    (done,) = run_ranks(1, "-c", THREADS)
     assert done.returncode == 0, done.stderr
 
 
@@ -89,8 +61,9 @@ else:
 
 
 def test_without_torchrun_a_silent_process_is_waited_for_so_long_and_the_error_says_so():
-    first, _ = run(SILENT, 2)
+    first, _ = run_ranks(2, "-c", SILENT)
     assert first.returncode == 1
     assert "rank 0 of 2 got no answer from the other processes (" in first.stderr
+    assert "Timed out waiting 1000ms" in first.stderr
     assert "a process waits 0:00:01 at most" in first.stderr
     assert "run the same command again" in first.stderr

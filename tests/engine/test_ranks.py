@@ -14,26 +14,24 @@ import torch.distributed as dist
 from cpr_wrap.engine import ranks
 from cpr_wrap.evaluation import load_result, robustness_curve
 from cpr_wrap.evaluation.curve import _block_size
-from tests.engine.shards_script import Little
+from tests.budgets import Little
 from tests.evaluation.test_curve import make
+from tests.processes import run_ranks
 
 ROOT = Path(__file__).parents[2]
 
 
-def torchrun(
-    processes: int,
-    out: Path,
-    store: Path,
-    fail_on: str = "",
-    how: str = "raise",
-    block_size: int = 2,
-) -> subprocess.CompletedProcess:
+def script(
+    out: Path, store: Path, fail_on: str = "", how: str = "raise", block_size: int = 2
+) -> tuple[str, ...]:
     out.mkdir(parents=True, exist_ok=True)
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-        *("--nproc-per-node", str(processes), "-m", "tests.engine.shards_script"),
-        *(str(out), str(store), fail_on, how, str(block_size)),
-    ]
+    arguments = (str(out), str(store), fail_on, how, str(block_size))
+    return ("-m", "tests.engine.shards_script", *arguments)
+
+
+def torchrun(count: int, *words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(count), *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
@@ -41,8 +39,8 @@ def torchrun(
 
 
 def test_two_processes_give_the_same_records_as_one(tmp_path):
-    done = torchrun(2, tmp_path / "two", tmp_path / "store")
-    assert done.returncode == 0, done.stderr
+    for done in run_ranks(2, *script(tmp_path / "two", tmp_path / "store"), cwd=ROOT):
+        assert done.returncode == 0, done.stderr
     assert (tmp_path / "two" / "rank1").exists()
     model, x, y = make("cpr")
     alone = robustness_curve(model, x, y, 0.1, budget=Little(), block_size=2, batch_size=3)
@@ -56,10 +54,13 @@ def test_two_processes_give_the_same_records_as_one(tmp_path):
 
 
 def test_a_rank_that_dies_says_so_and_any_number_of_ranks_resumes(tmp_path):
-    done = torchrun(2, tmp_path / "dead", tmp_path / "store", fail_on="1")
-    assert done.returncode != 0
-    assert "rank 1 of 2 failed on block" in done.stderr
-    assert "run the same command again" in done.stderr
+    words = script(tmp_path / "dead", tmp_path / "store", fail_on="1")
+    other, dead = run_ranks(2, *words, cwd=ROOT)
+    assert dead.returncode != 0
+    assert "rank 1 of 2 failed on block" in dead.stderr
+    assert "run the same command again" in dead.stderr
+    assert other.returncode != 0
+    assert "rank 0 of 2 got no answer from the other processes" in other.stderr
     assert not (tmp_path / "dead" / "result.json").exists()
     kept = len(list((tmp_path / "store").rglob("*.unit")))
     assert kept > 0
@@ -73,12 +74,12 @@ def test_a_rank_that_dies_says_so_and_any_number_of_ranks_resumes(tmp_path):
 @pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_run_and_more_ranks_than_blocks_finish_it(tmp_path):
     store = tmp_path / "store"
-    done = torchrun(2, tmp_path / "dead", store, fail_on="1", how="kill", block_size=4)
+    done = torchrun(2, *script(tmp_path / "dead", store, fail_on="1", how="kill", block_size=4))
     assert done.returncode != 0
     assert "Signal 9 (SIGKILL)" in done.stderr
     assert not (tmp_path / "dead" / "result.json").exists()
     assert list(store.rglob("*.unit"))
-    done = torchrun(3, tmp_path / "three", store, block_size=4)
+    done = torchrun(3, *script(tmp_path / "three", store, block_size=4))
     assert done.returncode == 0, done.stderr
     model, x, y = make("cpr")
     alone = robustness_curve(model, x, y, 0.1, budget=Little(), block_size=4, batch_size=3)

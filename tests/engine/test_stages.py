@@ -22,6 +22,7 @@ from cpr_wrap.objective import Goal, confident_mistake, lost_margin, low_confide
 from cpr_wrap.rules import AcceptAll, Confidence, Consistency
 from cpr_wrap.rules.cpr import consistent_mistake, disagreement
 from cpr_wrap.selective import SelectiveClassifier
+from tests.budgets import Little
 from tests.evaluation.test_curve import make
 from tests.toys import Curved, Line, Linear, pixels
 
@@ -201,14 +202,14 @@ def test_pdia_aims_at_the_true_class_too():
 
 def test_running_out_of_memory_redoes_the_unit_in_smaller_batches():
     model, x, y = make("confidence")
-    whole = robustness_curve(model, x, y, 0.1, budget="quick", batch_size=2)
+    whole = robustness_curve(model, x, y, 0.1, budget=Little(), batch_size=2)
 
     def refuse(module, args):
         if len(args[0]) > 2:
             raise torch.OutOfMemoryError("out of memory")
 
     hook = model.base.register_forward_pre_hook(refuse)
-    curve = robustness_curve(model, x, y, 0.1, budget="quick", batch_size=8)
+    curve = robustness_curve(model, x, y, 0.1, budget=Little(), batch_size=8)
     hook.remove()
     assert curve.records == whole.records
     assert any("redone with batches of 2" in note for note in curve.provenance.notes)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +15,16 @@ import torch
 
 from cpr_wrap._files import digest
 from cpr_wrap.attacks.adaptive import Attack, as_stage
+from cpr_wrap.engine import evaluate
 from cpr_wrap.engine.evaluate import stage_text
 from cpr_wrap.engine.store import model_digest, weights_digest
 from cpr_wrap.evaluation import robustness_curve
 from cpr_wrap.objective import Goal, objective
 from cpr_wrap.rules import Confidence
 from cpr_wrap.selective import SelectiveClassifier
+from tests.budgets import Little, Longer
 from tests.evaluation.test_curve import make
+from tests.processes import ROOT, start
 from tests.toys import Curved
 
 
@@ -33,11 +34,11 @@ def units(folder: Path) -> list[Path]:
 
 def test_the_rerun_reads_everything_from_the_store(tmp_path, monkeypatch):
     model, x, y = make("cpr")
-    first = robustness_curve(model, x, y, 0.1, budget="quick", store=tmp_path, block_size=3)
+    first = robustness_curve(model, x, y, 0.1, budget=Little(), store=tmp_path, block_size=3)
     monkeypatch.setattr(
         "cpr_wrap.engine.evaluate._do", lambda *_: pytest.fail("work was done again")
     )
-    again = robustness_curve(model, x, y, 0.1, budget="quick", store=tmp_path, block_size=3)
+    again = robustness_curve(model, x, y, 0.1, budget=Little(), store=tmp_path, block_size=3)
     assert again.records == first.records
     assert again.passes == first.passes
     assert again.origins == first.origins
@@ -48,7 +49,7 @@ def test_the_rerun_reads_everything_from_the_store(tmp_path, monkeypatch):
 
 def test_a_run_that_was_cut_anywhere_ends_like_an_uninterrupted_one(tmp_path):
     model, x, y = make("cpr")
-    whole = robustness_curve(model, x, y, 0.1, budget="quick", store=tmp_path / "a", block_size=4)
+    whole = robustness_curve(model, x, y, 0.1, budget=Little(), store=tmp_path / "a", block_size=3)
     files = units(tmp_path / "a")
     for cut in (0, 1, 5, len(files) - 1):
         folder = tmp_path / f"cut{cut}"
@@ -56,46 +57,54 @@ def test_a_run_that_was_cut_anywhere_ends_like_an_uninterrupted_one(tmp_path):
             target = folder / file.relative_to(tmp_path / "a")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(file.read_bytes())
-        resumed = robustness_curve(model, x, y, 0.1, budget="quick", store=folder, block_size=4)
+        resumed = robustness_curve(model, x, y, 0.1, budget=Little(), store=folder, block_size=3)
         assert resumed.records == whole.records
         assert resumed.origins == whole.origins
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"eps": 0.11}, {"seed": 1}, {"budget": "standard"}, {"batch_size": 7}, {"norm": "L2"}],
+    [
+        {"eps": 0.31},
+        {"seed": 1},
+        {"budget": Longer(name="little")},
+        {"batch_size": 7},
+        {"norm": "L2"},
+    ],
 )
 def test_other_settings_never_reuse_a_store(tmp_path, change):
     model, x, y = make("confidence", count=3)
-    base = {"eps": 0.1, "budget": "quick", "store": tmp_path}
+    base = {"eps": 0.3, "budget": Little(), "store": tmp_path / "store"}
     robustness_curve(model, x, y, **base)
-    before = units(tmp_path)
+    before = {file: file.stat().st_mtime_ns for file in units(tmp_path / "store")}
     fresh = robustness_curve(model, x, y, **{**base, **change, "store": tmp_path / "fresh"})
     mixed = robustness_curve(model, x, y, **{**base, **change})
     assert mixed.records == fresh.records
-    assert units(tmp_path)[: len(before)] != before or len(units(tmp_path)) > len(before)
-    assert len({file.parent.parent for file in units(tmp_path)}) >= 2
+    assert fresh.records.outer_broken.any() or fresh.records.rejected_radius.isfinite().any()
+    assert len(list((tmp_path / "store").iterdir())) == 2
+    after = {file: file.stat().st_mtime_ns for file in units(tmp_path / "store")}
+    assert before.items() < after.items()
 
 
 def test_other_weights_rules_or_data_never_reuse_a_store(tmp_path):
     model, x, y = make("confidence", count=3)
-    robustness_curve(model, x, y, 0.1, budget="quick", store=tmp_path)
+    robustness_curve(model, x, y, 0.1, budget=Little(), store=tmp_path)
     stricter = model.with_rule(Confidence(threshold=0.9))
-    other = robustness_curve(stricter, x, y, 0.1, budget="quick", store=tmp_path)
-    assert other.records == robustness_curve(stricter, x, y, 0.1, budget="quick").records
-    moved = robustness_curve(model, 1 - x, y, 0.1, budget="quick", store=tmp_path)
-    assert moved.records == robustness_curve(model, 1 - x, y, 0.1, budget="quick").records
+    other = robustness_curve(stricter, x, y, 0.1, budget=Little(), store=tmp_path)
+    assert other.records == robustness_curve(stricter, x, y, 0.1, budget=Little()).records
+    moved = robustness_curve(model, 1 - x, y, 0.1, budget=Little(), store=tmp_path)
+    assert moved.records == robustness_curve(model, 1 - x, y, 0.1, budget=Little()).records
     with torch.no_grad():
         model.base.second.add_(1.0 * torch.randn_like(model.base.second))
-    tuned = robustness_curve(model, x, y, 0.1, budget="quick", store=tmp_path)
-    assert tuned.records == robustness_curve(model, x, y, 0.1, budget="quick").records
+    tuned = robustness_curve(model, x, y, 0.1, budget=Little(), store=tmp_path)
+    assert tuned.records == robustness_curve(model, x, y, 0.1, budget=Little()).records
 
 
 def test_an_open_batch_size_is_settled_by_the_first_run(tmp_path, monkeypatch):
     model, x, y = make("confidence", count=3)
-    first = robustness_curve(model, x, y, 0.1, budget="quick", store=tmp_path)
+    first = robustness_curve(model, x, y, 0.1, budget=Little(), store=tmp_path)
     monkeypatch.setattr("cpr_wrap.evaluation.curve.auto_batch_size", lambda *_: 2)
-    again = robustness_curve(model, x, y, 0.1, budget="quick", store=tmp_path)
+    again = robustness_curve(model, x, y, 0.1, budget=Little(), store=tmp_path)
     assert again.settings.batch_size == first.settings.batch_size != 2
     manifest = json.loads(next(tmp_path.rglob("manifest.json")).read_text())
     assert manifest["batch_size"] == first.settings.batch_size
@@ -103,7 +112,7 @@ def test_an_open_batch_size_is_settled_by_the_first_run(tmp_path, monkeypatch):
 
 def test_more_images_reuse_the_blocks_that_are_there(tmp_path):
     model, x, y = make("confidence")
-    options = {"budget": "quick", "store": tmp_path, "block_size": 4, "donors": (x[:4], y[:4])}
+    options = {"budget": Little(), "store": tmp_path, "block_size": 4, "donors": (x[:4], y[:4])}
     robustness_curve(model, x[:4], y[:4], 0.1, **options)
     before = {file: file.stat().st_mtime_ns for file in units(tmp_path)}
     robustness_curve(model, x, y, 0.1, **options)
@@ -123,7 +132,7 @@ def test_a_batch_that_memory_made_smaller_stays_so_after_a_resume(tmp_path):
         if len(args[0]) > 4:
             raise torch.OutOfMemoryError("out of memory")
 
-    settings = {"eps": 0.1, "budget": "quick", "batch_size": 8, "store": tmp_path}
+    settings = {"eps": 0.1, "budget": Little(), "batch_size": 8, "store": tmp_path}
     hook = model.base.register_forward_pre_hook(refuse)
     whole = robustness_curve(model, x, y, **settings)
     hook.remove()
@@ -150,31 +159,43 @@ def test_digests_tell_values_types_shapes_and_names_apart():
 
 
 SCRIPT = """
-import sys, torch
+import sys, time, torch
+from pathlib import Path
+from cpr_wrap.engine.store import Underway
 from cpr_wrap.evaluation import robustness_curve
+from tests.budgets import Little
 from tests.evaluation.test_curve import make
 torch.set_num_threads(1)
+
+
+def wait(self, run):
+    if len(list(Path(sys.argv[1]).rglob("*.unit"))) > 3:
+        time.sleep(300)  # to be killed at leisure
+
+
+Underway.after_tick = wait
 model, x, y = make("cpr", count=6)
-curve = robustness_curve(model, x, y, 0.1, budget="quick", store=sys.argv[1], block_size=2)
+curve = robustness_curve(model, x, y, 0.1, budget=Little(), store=sys.argv[1], block_size=2)
 print("finished")
 """
 
 
-def test_kill_9_loses_only_the_unit_under_way(tmp_path):
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "killed")]
-    process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE)
+def test_kill_9_loses_only_the_unit_under_way(tmp_path, monkeypatch):
+    process = start("-c", SCRIPT, str(tmp_path / "killed"), cwd=ROOT)
     deadline = time.monotonic() + 120
     while len(units(tmp_path / "killed")) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
-    assert b"finished" not in process.communicate()[0]
+    assert "finished" not in process.wait().stdout
     done = units(tmp_path / "killed")
     assert len(done) >= 3
     stamps = [file.stat().st_mtime_ns for file in done]
     model, x, y = make("cpr", count=6)
-    settings = {"eps": 0.1, "budget": "quick", "block_size": 2}
+    settings = {"eps": 0.1, "budget": Little(), "block_size": 2}
+    do, again = evaluate._do, []
+    monkeypatch.setattr(evaluate, "_do", lambda *words: again.append(1) or do(*words))
     resumed = robustness_curve(model, x, y, store=tmp_path / "killed", **settings)
+    assert len(again) == len(units(tmp_path / "killed")) - len(done)
     assert stamps == [file.stat().st_mtime_ns for file in done]
     assert len(list((tmp_path / "killed").iterdir())) == 1  # the same evaluation, so one folder
     assert resumed.records == robustness_curve(model, x, y, **settings).records
@@ -233,7 +254,7 @@ def test_places_in_memory_do_not_count():
 
 def test_a_point_that_rounding_may_have_turned_is_kept_and_said(tmp_path, monkeypatch):
     model, x, y = make("confidence")
-    settings = {"eps": 0.1, "budget": "quick", "store": tmp_path}
+    settings = {"eps": 0.1, "budget": Little(), "store": tmp_path}
     whole = robustness_curve(model, x, y, **settings)
     monkeypatch.setattr("cpr_wrap.engine.block.Block.doubtful_points", lambda _: (20, 1))
     with pytest.warns(UserWarning, match=r"1 of 20 stored points .* due to rounding"):
@@ -310,7 +331,7 @@ def test_a_store_never_returns_another_models_work(what, tmp_path, monkeypatch):
     x = torch.rand(4, 2, generator=torch.Generator().manual_seed(0))
     y = torch.tensor([0, 1, 0, 1])
     model = selective(Reads())
-    settings = {"eps": 0.2, "budget": "quick"}
+    settings = {"eps": 0.2, "budget": Little()}
     with torch.no_grad():
         robustness_curve(model, x, y, store=tmp_path, **settings)
         CHANGES[what](model.base, monkeypatch)
@@ -323,7 +344,7 @@ def test_a_store_never_returns_another_models_work(what, tmp_path, monkeypatch):
 
 def test_points_that_no_longer_hold_are_searched_again(tmp_path, monkeypatch):
     model, x, y = make("confidence")
-    settings = {"eps": 0.1, "budget": "quick"}
+    settings = {"eps": 0.1, "budget": Little()}
     robustness_curve(model, x, y, store=tmp_path, **settings)
     # A change that probes do not see.
     monkeypatch.setattr("cpr_wrap.engine.store.same_answers", lambda *_: True)
@@ -337,20 +358,20 @@ def test_points_that_no_longer_hold_are_searched_again(tmp_path, monkeypatch):
 @pytest.mark.parametrize("spoil", [lambda data: data[:-10], lambda data: data[:-9] + b"123456789"])
 def test_a_damaged_unit_is_named_and_done_again(tmp_path, spoil):
     model, x, y = make("confidence")
-    whole = robustness_curve(model, x, y, 0.1, budget="quick", store=tmp_path)
+    whole = robustness_curve(model, x, y, 0.1, budget=Little(), store=tmp_path)
     file = units(tmp_path)[2]
     file.write_bytes(spoil(file.read_bytes()))
     with pytest.warns(UserWarning, match=rf"{file.name} is damaged.*repeated"):
-        again = robustness_curve(model, x, y, 0.1, budget="quick", store=tmp_path)
+        again = robustness_curve(model, x, y, 0.1, budget=Little(), store=tmp_path)
     assert again.records == whole.records
 
 
 def test_a_scripted_network_can_be_stored(tmp_path):
     model = selective(torch.jit.trace(Bent().eval(), torch.rand(3, 2)))
     x, y = torch.rand(3, 2), torch.tensor([0, 1, 0])
-    first = robustness_curve(model, x, y, 0.2, budget="quick", store=tmp_path)
+    first = robustness_curve(model, x, y, 0.2, budget=Little(), store=tmp_path)
     assert (
-        robustness_curve(model, x, y, 0.2, budget="quick", store=tmp_path).records == first.records
+        robustness_curve(model, x, y, 0.2, budget=Little(), store=tmp_path).records == first.records
     )
 
 
@@ -397,7 +418,7 @@ class Silent:
 
 def test_a_store_refuses_attacks_that_do_not_tell_their_settings(tmp_path):
     model, x, y = make("confidence", count=2)
-    settings = {"eps": 0.1, "budget": "quick", "extras": [Silent()]}
+    settings = {"eps": 0.1, "budget": Little(), "extras": [Silent()]}
     robustness_curve(model, x, y, **settings)
     with pytest.raises(ValueError, match=r"Silent object.* does not tell its settings.*__repr__"):
         robustness_curve(model, x, y, **settings, store=tmp_path)

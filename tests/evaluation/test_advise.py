@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
-from cpr_wrap.attacks.ensemble import Quick
+from cpr_wrap.attacks.adaptive import Attack
+from cpr_wrap.attacks.ensemble import MORE_EFFORT, Quick
 from cpr_wrap.evaluation import advice as trying
 from cpr_wrap.evaluation import robustness_curve
 from cpr_wrap.evaluation.advising import advise
@@ -45,8 +46,21 @@ class Glance:
 
 
 @dataclass(frozen=True)
-class Whole(Quick):
-    """`quick` under another name."""
+class Short(Quick):
+    """`quick` with fewer steps, which are enough on a line."""
+
+    name: str = "short"
+
+    def stages(self, rule, eps):
+        stages = [s for s in super().stages(rule, eps) if MORE_EFFORT not in s.name]
+        return tuple(
+            replace(s, steps=min(s.steps, 8)) if isinstance(s, Attack) else s for s in stages
+        )
+
+
+@dataclass(frozen=True)
+class Whole(Short):
+    """The same under another name."""
 
     name: str = "whole"
 
@@ -57,7 +71,8 @@ def rules():
 
 def advice(**more):
     x, y = images()
-    settings = {"candidates": rules(), "budget": Whole(), "validation": (x, y), **ONE_BATCH}
+    settings = {"candidates": rules(), "validation": (x, y), **ONE_BATCH}
+    settings |= {"budget": Whole(), "screening": Short()}
     return advise(Line(slope=4), x, y, EPS, COST, **{**settings, **more})
 
 

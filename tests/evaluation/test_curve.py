@@ -20,11 +20,12 @@ from cpr_wrap.engine.stages import run_stage
 from cpr_wrap.evaluation import assemble, robustness_curve, save_result, verify_curve
 from cpr_wrap.rules import AcceptAll, Confidence, Consistency, RectifiedConfidence, RejectClass
 from cpr_wrap.selective import SelectiveClassifier
+from tests.budgets import Little
 from tests.devices import only_on
 from tests.toys import Curved, pixels
 
 RULES = {
-    "cpr": Consistency(radius=0.03, steps=4, step_size=0.01),
+    "cpr": Consistency(radius=0.03, steps=2, step_size=0.02),
     "confidence": Confidence(threshold=0.7),
     "rcd": RejectClass(),
     "atrr": RectifiedConfidence(threshold=0.3),
@@ -83,7 +84,7 @@ def test_standard_finds_no_less_than_quick_on_cpr(standard):
     ["confidence", "none", *(pytest.param(n, marks=pytest.mark.slow) for n in ("rcd", "atrr"))],
 )
 def test_standard_finds_no_less_than_quick(name):
-    model, x, y = make(name, count=5)
+    model, x, y = make(name, count=3)
     _no_less(model, x, y, robustness_curve(model, x, y, 0.1, budget="standard"))
 
 
@@ -134,8 +135,8 @@ def test_answers_do_not_depend_on_the_block_size_or_on_the_other_images():
 def test_a_data_set_gives_what_its_tensors_give():
     model, x, y = make("confidence")
     wanted = [7, 2, 5]
-    data = robustness_curve(model, TensorDataset(x, y), None, 0.1, budget="quick", indices=wanted)
-    tensors = robustness_curve(model, x[wanted], y[wanted], 0.1, budget="quick", indices=wanted)
+    data = robustness_curve(model, TensorDataset(x, y), None, 0.1, budget=Little(), indices=wanted)
+    tensors = robustness_curve(model, x[wanted], y[wanted], 0.1, budget=Little(), indices=wanted)
     assert data.records == tensors.records
     assert data.records.index.tolist() == wanted
 
@@ -166,7 +167,7 @@ def test_passes_are_counted_for_every_attack_and_add_up():
 
 
 def test_ablation_runs_every_attack_alone():
-    model, x, y = make("cpr", count=4)
+    model, x, y = make("cpr", count=2)
     curve = robustness_curve(model, x, y, 0.1, budget="standard", ablation=True)
     rows = {(row.goal, row.attack): row for row in curve.ablation}
     assert ("accepted mistake", "CHCMOA") in rows
@@ -178,7 +179,7 @@ def test_ablation_runs_every_attack_alone():
 
 def test_ranks_share_the_work_of_an_ablation(monkeypatch):
     model, x, y = make("confidence", count=5)
-    settings = {"eps": 0.1, "budget": "quick", "block_size": 2, "ablation": True}
+    settings = {"eps": 0.1, "budget": Little(), "block_size": 2, "ablation": True}
     shares = []
 
     def table(world, rank, everything=None):
@@ -204,7 +205,7 @@ def test_ranks_share_the_work_of_an_ablation(monkeypatch):
 def test_progress_is_told_and_reaches_the_end():
     model, x, y = make("confidence")
     heard: list[Status] = []
-    curve = robustness_curve(model, x, y, 0.1, budget="quick", block_size=5, progress=heard.append)
+    curve = robustness_curve(model, x, y, 0.1, budget=Little(), block_size=5, progress=heard.append)
     assert heard[-1].fraction == pytest.approx(1)
     assert heard[-1].passes == sum(stage.passes for stage in curve.passes[1:])
     assert heard[-1].error_at_0 == pytest.approx(curve.error_at(0.0))
@@ -216,7 +217,7 @@ def test_progress_is_told_and_reaches_the_end():
 
 def test_a_bar_can_be_shown(capsys):
     model, x, y = make("none", count=2)
-    robustness_curve(model, x, y, 0.1, budget="quick", progress=True)
+    robustness_curve(model, x, y, 0.1, budget=Little(), progress=True)
     assert capsys.readouterr().out == ""  # it is on standard error
 
 
@@ -309,7 +310,7 @@ def test_training_mode_is_refused():
 def test_eps_may_be_a_tensor_or_an_array_of_one_number(tmp_path):
     model, x, y = make("confidence", count=2)
     for eps in (torch.tensor(0.1), np.float64(0.1)):
-        curve = robustness_curve(model, x.requires_grad_(), y, eps, budget="quick")
+        curve = robustness_curve(model, x.requires_grad_(), y, eps, budget=Little())
         save_result(curve, tmp_path)
         assert isinstance(curve.eps, float)
 
@@ -345,7 +346,7 @@ def test_sizes_and_seeds_may_be_numbers_of_an_array():
     model, x, y = make("confidence", count=2)
     three = np.int64(3)
     sizes = {"batch_size": three, "block_size": three, "seed": three}
-    settings = robustness_curve(model, x, y, 0.1, budget="quick", **sizes).settings
+    settings = robustness_curve(model, x, y, 0.1, budget=Little(), **sizes).settings
     assert [type(getattr(settings, name)) for name in sizes] == [int] * 3
 
 
@@ -360,5 +361,5 @@ def test_a_bad_image_of_a_data_set_is_named():
 def test_a_loader_gives_what_its_tensors_give():
     model, x, y = make("confidence")
     loader = DataLoader(TensorDataset(x, y), batch_size=3)
-    whole = robustness_curve(model, x, y, 0.1, budget="quick")
-    assert robustness_curve(model, loader, None, 0.1, budget="quick").records == whole.records
+    whole = robustness_curve(model, x, y, 0.1, budget=Little())
+    assert robustness_curve(model, loader, None, 0.1, budget=Little()).records == whole.records

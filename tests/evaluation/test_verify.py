@@ -16,7 +16,7 @@ from cpr_wrap._files import digest
 from cpr_wrap.evaluation import load_result, robustness_curve, save_result, verify_result
 from cpr_wrap.evaluation.result import PER_IMAGE, POINTS, RESULT, seal_of
 from cpr_wrap.metrics import AblationRow, About, CalibrationFacts, Check
-from tests.budgets import Dark
+from tests.budgets import Dark, Little
 from tests.evaluation.test_curve import make
 
 
@@ -269,8 +269,8 @@ def test_a_kill_while_saving_leaves_the_old_result_the_new_one_or_a_folder_that_
     tmp_path, monkeypatch, points
 ):
     model, x, y = make("confidence")
-    old = robustness_curve(model, x, y, 0.05, budget="quick")
-    new = robustness_curve(model, x, y, 0.1, budget="quick")
+    old = robustness_curve(model, x, y, 0.05, budget=Little())
+    new = robustness_curve(model, x, y, 0.1, budget=Little())
     new = new if points else replace(new, points=None)
     assert old.records != new.records
     steps = {name: getattr(os, name) for name in ("open", "fsync", "replace", "unlink")}

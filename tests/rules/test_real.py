@@ -35,8 +35,8 @@ def check(network, x, y, least_right, **settings):
     return selection.accepted
 
 
-def test_twenty_cifar10_images(network):
-    x, y = foolbox_cifar10()
+def test_eight_cifar10_images(network):
+    x, y = (part[:8] for part in foolbox_cifar10())
     # The paper's radius, with fewer and longer steps to save time.
     accepted = check(network, x, y, 1.0, radius=0.0055, steps=3, step_size=0.0025)
     assert 0 < accepted.sum() < len(x)

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ from safetensors.torch import load_file
 
 from cpr_wrap.selective import CONFIG, WEIGHTS
 from cpr_wrap.training.distributed import Team, choose_device, join_group
+from tests.processes import run_ranks
 from tests.training import torchrun_script
 
 METHODS = ("at", "rcd")
@@ -51,15 +49,9 @@ def test_device_as_asked_or_as_there_is(monkeypatch):
 
 def test_two_processes_give_the_weights_of_one(tmp_path):
     torchrun_script.main(str(tmp_path / "one"), *METHODS)
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        torchrun_script.__file__, str(tmp_path / "two"), *METHODS,
-    ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    words = ("-m", "tests.training.torchrun_script", str(tmp_path / "two"), *METHODS)
+    for done in run_ranks(2, *words, cwd=ROOT):
+        assert done.returncode == 0, done.stderr[-2000:]
     for name in METHODS:
         one = load_file(tmp_path / "one" / name / WEIGHTS)
         two = load_file(tmp_path / "two" / name / WEIGHTS)

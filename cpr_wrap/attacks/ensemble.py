@@ -270,7 +270,7 @@ class Standard:
                 climb(rule, "-donors"),
                 climb(rule, "-random", starts=(1,), targets=1),
                 _again(rule, "-again", keep=1, steps=40),
-                _again(rule, "-fine", keep=1, steps=24, step=1 / 16, refresh=1),
+                _again(rule, "-fine", keep=1, steps=30, step=1 / 16, refresh=1),
                 climb(rule, "-donors-2", starts=DonorStarts(keep=1, skip=1)),
             ]
         further = [_donors(rule, offset=20 * number) for number in (1, 2)]
@@ -295,9 +295,9 @@ class Standard:
         along = next((o for o in rule.inner if o.path), rule.inner[0])
         plan = [_inner(along, 10, 5)]
         for objective in rule.extra_inner:
-            aimed = replace(_inner(objective, 20, 3), targets=1)
-            true = replace(aimed, stand_in=False, refresh=3, steps=12, rounds=2, tag="-true")
-            plan += [aimed, true]
+            plan.append(
+                replace(_inner(objective, 12, 2), targets=1, stand_in=False, refresh=3, tag="-true")
+            )
         return plan
 
 

@@ -66,7 +66,7 @@ class StepLoss:
 
     @property
     def name(self) -> str:
-        """What `parse_loss` reads (`step:0.05`)."""
+        """What `parse_loss` reads, `step` with alpha0."""
         return f"step:{_short(self.alpha0)}"
 
     def __call__(self, radius: Tensor, eps: float) -> Tensor:
@@ -95,7 +95,7 @@ class RampLoss:
 
     @property
     def name(self) -> str:
-        """What `parse_loss` reads (`ramp:2`)."""
+        """What `parse_loss` reads, `ramp` with t."""
         return f"ramp:{_short(self.t)}"
 
     def __call__(self, radius: Tensor, eps: float) -> Tensor:

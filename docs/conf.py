@@ -106,7 +106,6 @@ def _plain_signature(
     if signature and "<" in signature:
         signature = re.sub(r"\s*=\s*<factory>", " = ...", signature)
         signature = re.sub(r"<(?:class|function) '?(?:\w+\.)*(\w+)'?[^>]*>", r"\1", signature)
-        signature = re.sub(r"~(?:\w+\.)+", "", signature)
     return signature, to
 
 

@@ -8,7 +8,6 @@ your own, write a subclass of `ThreatModel` and call `THREATS.register("name")(M
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -115,12 +114,7 @@ class ThreatModel(ABC):
         """
         if not len(z):
             return z.detach()
-        return self.projection(x, radius)(z)
-
-    def projection(self, x: Tensor, radius: float | Tensor) -> Callable[[Tensor], Tensor]:
-        """`project` for centers that stay the same: what depends on them is computed once."""
-        center, size = x.detach(), per_row(radius, x)
-        return lambda z: self._into(z.detach(), center, size).clamp_(0, 1)
+        return self._into(z.detach(), x.detach(), per_row(radius, x)).clamp_(0, 1)
 
     def excess(self, z: Tensor, x: Tensor, radius: float) -> Tensor:
         """How much projecting each of `z` `(D, ...)` into each set changes it.
@@ -178,12 +172,6 @@ class _Linf(ThreatModel):
 
     def _into(self, z: Tensor, x: Tensor, radius: Tensor) -> Tensor:
         return z.clamp(x - radius, x + radius)
-
-    def projection(self, x: Tensor, radius: float | Tensor) -> Callable[[Tensor], Tensor]:
-        # Centers are in [0, 1], so both clips are one.
-        center, size = x.detach(), per_row(radius, x)
-        low, high = (center - size).clamp_min_(0), (center + size).clamp_max_(1)
-        return lambda z: z.detach().clamp(low, high)
 
     def slack(self, x: Tensor) -> float:
         return torch.finfo(x.dtype).eps

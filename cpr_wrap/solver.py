@@ -98,8 +98,7 @@ class Climb:
         rows = torch.ones(len(x), dtype=x.dtype, device=x.device)
         self.radius = (rows * radius).to(x.dtype)
         self.step_size = rows * (pgd.step_size if step_size is None else step_size)
-        self._project: Callable[[Tensor], Tensor] | None = None
-        self.z = self.x if start is None else self._into_ball(start)
+        self.z = self.x if start is None else self.threat.project(start, self.x, self.radius)
         self.velocity = torch.zeros_like(self.x) if pgd.momentum else None
         self.best = self.z
         self.best_value = rows * -torch.inf
@@ -131,13 +130,8 @@ class Climb:
 
     def _with(self, tensors: Mapping[str, Tensor]) -> Climb:
         result = copy.copy(self)
-        vars(result).update(tensors, _project=None)
+        vars(result).update(tensors)
         return result
-
-    def _into_ball(self, points: Tensor) -> Tensor:
-        if self._project is None:
-            self._project = self.threat.projection(self.x, self.radius)
-        return self._project(points)
 
     def observe(self, value: Tensor) -> None:
         """Remember the points that are better than all before; `value` is `(N,)`."""
@@ -164,7 +158,7 @@ class Climb:
             mu = self.pgd.momentum
             self.velocity = move = mu * self.velocity + (1 - mu) * move
         moved = base + per_row(self.step_size, base) * move
-        self.z = self._into_ball(moved)
+        self.z = self.threat.project(moved, self.x, self.radius)
         if self.pgd.shrink < 1:
             self.step_size = self.step_size * self.pgd.decay
 

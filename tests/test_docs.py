@@ -71,6 +71,7 @@ def _little_work(monkeypatch):
     monkeypatch.setattr(cpr_wrap, "load_data", fewer)
 
 
+@pytest.mark.integration
 @pytest.mark.usefixtures("_registries", "_little_work")
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
 def test_code_runs(page, tmp_path, monkeypatch):
@@ -240,6 +241,7 @@ def test_the_notebook_runs_and_draws(run_example, tmp_path):
     assert any("RobustnessCurve(30 images" in "".join(o.get("text", ())) for o in outputs)
 
 
+@pytest.mark.integration
 def test_quickstart_runs(run_example):
     out = run_example("quickstart.py", "--num", "2", "--validation", "10")
     assert "RobustnessCurve(2 images, Linf eps=0.3)" in out

@@ -43,6 +43,7 @@ def test_importing_the_package_imports_next_to_nothing():
     assert not imported_by("import cpr_wrap") & (NEIGHBOURS | {"torch", "numpy"})
 
 
+@pytest.mark.integration
 def test_no_public_name_needs_the_slow_neighbours():
     # The registry first, because it must be full before anything else has imported the rules.
     code = """

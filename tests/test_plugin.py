@@ -15,6 +15,8 @@ from cpr_wrap._registry import Registry
 from cpr_wrap.rules import RULES
 from tests import processes
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parent.parent
 
 

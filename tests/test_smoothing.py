@@ -323,6 +323,7 @@ def test_scripts_are_an_obstacle_and_stay_plain():
     torch.testing.assert_close(traced, plain)
 
 
+@pytest.mark.integration
 def test_a_compiled_network_gets_one_of_the_two_gradients():
     network, x = lenet(), samples(2, 1, 28, 28)
     compiled = torch.compile(network, backend="aot_eager")

@@ -140,6 +140,7 @@ def test_an_empty_cell_is_no_trap():
     assert outer()[0]
 
 
+@pytest.mark.integration
 def test_the_text_is_the_same_in_another_process():
     script = (
         "from cpr_wrap._source import source_text; from cpr_wrap.rules.cpr import disagreement; "

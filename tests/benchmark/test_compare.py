@@ -116,6 +116,7 @@ def test_growth_is_measured_once_and_several_times_over(monkeypatch):
     assert (found.times, found.once.images, found.often.images) == (3, 2, 6)
 
 
+@pytest.mark.integration
 def test_the_naive_loop_beside_standard():
     model, x, y = make("cpr", count=1)
     loop = NaiveLoop(steps=2)
@@ -131,6 +132,7 @@ def test_the_naive_loop_beside_standard():
     assert min(*found.seconds, *found.cpu_seconds) > 0
 
 
+@pytest.mark.integration
 def test_the_papers_protocol_beside_standard_resumes(tmp_path):
     model, x, y = make("cpr", count=2)
     plan = Paper(steps=2, random_starts=0, step_sizes=(0.03,), autoattack=None)

@@ -25,6 +25,7 @@ def picklable():
     return model, x, model.logits(x).argmax(dim=1)
 
 
+@pytest.mark.integration
 def test_an_evaluation_in_a_fresh_process():
     found = footprint(*picklable(), 0.1, times=2, batch_size=16)
     assert found.images == 10
@@ -35,6 +36,7 @@ def test_an_evaluation_in_a_fresh_process():
     assert 0 < found.before <= found.peak
 
 
+@pytest.mark.integration
 def test_the_process_does_what_it_is_told(tmp_path, capsys):
     model, x, y = picklable()
     settings = {"eps": 0.1, "budget": "quick", "batch_size": 16}

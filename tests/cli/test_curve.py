@@ -253,6 +253,7 @@ def test_an_unknown_budget_is_one_line(saved, type_command):
     assert answer.stderr.splitlines()[-1].startswith("error: unknown budget 'quik'.")
 
 
+@pytest.mark.integration
 def test_two_processes_share_the_work_and_one_speaks(tmp_path, saved, type_command):
     words = [
         "curve",

@@ -29,6 +29,7 @@ def small(saved, contenders, monkeypatch):
     )
 
 
+@pytest.mark.integration
 def test_the_story_is_told_and_written(small, type_command, tmp_path):
     answer = type_command("demo", "--num", "6")
     assert answer.exit_code == 0, answer.output
@@ -54,6 +55,7 @@ def test_the_story_is_told_and_written(small, type_command, tmp_path):
         assert type_command("verify", tmp_path / "cpr-wrap-demo" / name).exit_code == 0
 
 
+@pytest.mark.integration
 def test_both_rules_are_calibrated_alike(small, type_command):
     words = ("demo", "-n", "2", "--budget", "tests.budgets:Dark", "--json")
     content = json.loads(type_command(*words).stdout)

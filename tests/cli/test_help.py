@@ -90,6 +90,7 @@ _CHEAPER = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", [name for name in _COMMANDS if name != "demo"])  # test_demo.py
 def test_the_example_runs(name, type_command, result, tmp_path):
     import numpy as np

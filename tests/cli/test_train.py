@@ -97,6 +97,7 @@ def test_an_image_folder_in_place_of_the_data_set(calls, images, type_command):
     assert len(watched["validation"]) == 12
 
 
+@pytest.mark.integration
 def test_workers_read_an_image_folder_as_it_is_needed(images, type_command):
     words = ["--recipe", "cifar10-compact-at", "--method", "standard", "--images", images]
     words += ["--epochs", "1", "--batch-size", "6", "--device", "cpu", "--network", "timm:test_vit"]
@@ -123,6 +124,7 @@ def test_validation_images_of_other_classes_are_refused(calls, images, tmp_path,
     assert not calls
 
 
+@pytest.mark.integration
 def test_a_timm_network_on_an_image_folder(images, type_command):
     words = ["--recipe", "cifar10-compact-at", "--method", "rcd", "--network", "timm:test_vit"]
     words += ["--from-scratch", "--images", images, "--epochs", "1", "--out", "here", "--device"]

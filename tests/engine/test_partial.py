@@ -362,6 +362,7 @@ def slow_curve(store, log, seconds=0.0, every=0.0):
         return robustness_curve(model, x, y, 0.1, budget=OneLongStage(), store=store, batch_size=6)
 
 
+@pytest.mark.integration
 def test_kill_9_in_a_long_stage_loses_no_more_than_its_last_tick(tmp_path, monkeypatch):
     monkeypatch.setattr(Underway, "every", 0.0)  # slow_curve sets it; this sets it back
     whole = slow_curve(None, tmp_path / "whole")

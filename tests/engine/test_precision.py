@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from cpr_wrap.attacks.adaptive import Attack
@@ -51,6 +52,7 @@ def test_a_compiled_copy_searches(monkeypatch):
     assert Precision().model(model) is model
 
 
+@pytest.mark.integration
 def test_a_compiled_copy_is_made_once_and_differentiated_twice(monkeypatch):
     plain, copies = torch.nn.Module.compile, []
 

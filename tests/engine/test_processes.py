@@ -38,6 +38,7 @@ assert not [name for name in names if "gloo" in name], names
 """
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the threads from /proc")
 def test_after_leaving_no_thread_is_left_that_could_abort_the_exit():
     (done,) = run_ranks(1, "-c", THREADS)
@@ -60,6 +61,7 @@ else:
 """
 
 
+@pytest.mark.integration
 def test_without_torchrun_a_silent_process_is_waited_for_so_long_and_the_error_says_so():
     first, _ = run_ranks(2, "-c", SILENT)
     assert first.returncode == 1

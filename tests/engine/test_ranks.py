@@ -38,6 +38,7 @@ def torchrun(count: int, *words: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.integration
 def test_two_processes_give_the_same_records_as_one(tmp_path):
     for done in run_ranks(2, *script(tmp_path / "two", tmp_path / "store"), cwd=ROOT):
         assert done.returncode == 0, done.stderr
@@ -53,6 +54,7 @@ def test_two_processes_give_the_same_records_as_one(tmp_path):
     assert together.passes_per_image == alone.passes_per_image
 
 
+@pytest.mark.integration
 def test_a_rank_that_dies_says_so_and_any_number_of_ranks_resumes(tmp_path):
     words = script(tmp_path / "dead", tmp_path / "store", fail_on="1")
     other, dead = run_ranks(2, *words, cwd=ROOT)

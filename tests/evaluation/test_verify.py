@@ -264,6 +264,7 @@ class Killed(BaseException):
     """Nothing of the program runs after it."""
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("points", [True, False])
 def test_a_kill_while_saving_leaves_the_old_result_the_new_one_or_a_folder_that_says_so(
     tmp_path, monkeypatch, points

@@ -7,6 +7,7 @@ import sys
 
 import autoattack_both_ways
 import foolbox_both_ways
+import pytest
 
 
 def run(example, monkeypatch, capsys, *arguments):
@@ -15,6 +16,7 @@ def run(example, monkeypatch, capsys, *arguments):
     return capsys.readouterr().out
 
 
+@pytest.mark.integration
 def test_the_adaptive_way_gets_more_mistakes_through(monkeypatch, capsys):
     out = run(autoattack_both_ways, monkeypatch, capsys, "--num", "4")
     on_base, adaptive = out.splitlines()[:2]
@@ -25,6 +27,7 @@ def test_the_adaptive_way_gets_more_mistakes_through(monkeypatch, capsys):
     assert "RobustnessCurve(4 images, Linf eps=0.45)" in out
 
 
+@pytest.mark.integration
 def test_foolbox_counts_what_the_model_confirms(monkeypatch, capsys):
     out = run(foolbox_both_ways, monkeypatch, capsys, "--num", "2", "--steps", "6")
     counts = re.findall(r"(\d+) of 2 by Foolbox's count, (\d+) by the model's own", out)

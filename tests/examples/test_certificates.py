@@ -25,12 +25,14 @@ def test_the_page_quotes_the_generated_tables() -> None:
     assert (RESULTS / "table.md").read_text().strip() in page
 
 
+@pytest.mark.integration
 def test_the_table_follows_from_the_results(found: list[Any]) -> None:
     assert len(found) >= 14
     parts = [compare["table"](found), compare["stated"](0), compare["crown"](0)]
     assert (RESULTS / "table.md").read_text() == "\n".join(part for part in parts if part)
 
 
+@pytest.mark.integration
 def test_certified_is_below_attacked_and_the_rule_beats_the_bare_network(found: list[Any]) -> None:
     alphas = torch.linspace(0, 1, 101, dtype=torch.float64)
     at_zero: dict[tuple[str, float], float] = {}

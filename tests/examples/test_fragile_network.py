@@ -15,6 +15,7 @@ from examples import fragile_network
 SCRIPT = Path(__file__).parents[2] / "examples" / "fragile_network.py"
 
 
+@pytest.mark.integration
 def test_what_is_printed_is_written(monkeypatch, capsys, tmp_path):
     tiny = load_network("timm:test_efficientnet", pretrained=False)
     monkeypatch.setattr(fragile_network, "load", lambda folder: tiny)

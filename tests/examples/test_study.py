@@ -90,6 +90,7 @@ def test_another_budget_is_compared_on_its_own_images():
     assert [cell.strip() for cell in row.split("|")[1:5]] == ["AT+CPR, 0.4", "20", "10", "15"]
 
 
+@pytest.mark.integration
 def test_the_page_is_made_of_the_published_results():
     text = page.PAGE.read_text()
     assert page.filled(text, page.read()) == text

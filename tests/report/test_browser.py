@@ -22,10 +22,13 @@ from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (BROWSER and DRIVER),
-    reason="no Chromium here: apt-get install chromium chromium-driver",
-)
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        not (BROWSER and DRIVER),
+        reason="no Chromium here: apt-get install chromium chromium-driver",
+    ),
+]
 
 EVIL = "<img src=x onerror='window.evil=1'><script>window.evil=1</script>"
 

@@ -35,6 +35,7 @@ def check(network, x, y, least_right, **settings):
     return selection.accepted
 
 
+@pytest.mark.integration
 def test_eight_cifar10_images(network):
     x, y = (part[:8] for part in foolbox_cifar10())
     # The paper's radius, with fewer and longer steps to save time.

@@ -33,6 +33,7 @@ def timm_network(outputs: int) -> torch.nn.Module:
     return torch.nn.Sequential(Normalize([0.5] * 3, [0.25] * 3), network)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["fast-at", "rcd"])
 def test_timm_model_on_an_image_folder(folder, tmp_path, name):
     method = METHODS[name](eps=4 / 255)

@@ -47,6 +47,7 @@ def test_device_as_asked_or_as_there_is(monkeypatch):
     assert choose_device(None) == torch.device("cuda", 3)
 
 
+@pytest.mark.integration
 def test_two_processes_give_the_weights_of_one(tmp_path):
     torchrun_script.main(str(tmp_path / "one"), *METHODS)
     words = ("-m", "tests.training.torchrun_script", str(tmp_path / "two"), *METHODS)

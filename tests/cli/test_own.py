@@ -159,6 +159,7 @@ def test_a_module_that_registers_is_imported_first(project, type_command):
     assert type_command("verify", "here").exit_code == 0
 
 
+@pytest.mark.integration
 def test_verify_finds_recorded_code_here_and_asks_for_it_elsewhere(project, tmp_path):
     words = ("--import", "ownregistered", "--rule", "own-margin", "--num", "4")
     project("curve", "--dataset", "mnist", *words, *_QUICK)
@@ -251,6 +252,7 @@ def test_advice_with_a_budget_of_ones_own(project):
     assert "budget dark" in " ".join(answer.stdout.split())
 
 
+@pytest.mark.integration
 def test_a_model_saved_under_a_rule_of_ones_own_is_loaded_again(project, type_command, tmp_path):
     words = ("--dataset", "mnist", "--num", "20", "--rule", "ownrule:Margin", "--out", "set")
     project("calibrate", *words, "--reject-rate", "0.2")

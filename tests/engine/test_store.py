@@ -180,6 +180,7 @@ print("finished")
 """
 
 
+@pytest.mark.integration
 def test_kill_9_loses_only_the_unit_under_way(tmp_path, monkeypatch):
     process = start("-c", SCRIPT, str(tmp_path / "killed"), cwd=ROOT)
     deadline = time.monotonic() + 120

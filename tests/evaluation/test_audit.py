@@ -73,6 +73,7 @@ def grey(count):
     return torch.full((count, 1, 8, 8), 0.5), torch.zeros(count, dtype=torch.int64)
 
 
+@pytest.mark.integration
 def test_an_audit_passes_on_an_honest_evaluation(standard):
     model, _, _, curve = standard
     checks = audit(model, curve, num=2, black_box_num=2)
@@ -95,6 +96,7 @@ class Given:
         return self.points[index]
 
 
+@pytest.mark.integration
 def test_an_audit_fails_where_points_are_made_up_or_attacks_were_left_out(evaluated):
     model, x, y, curve = evaluated
     broken = (curve.records.outer_distance > 0) & curve.records.outer_broken
@@ -112,6 +114,7 @@ def test_an_audit_fails_where_points_are_made_up_or_attacks_were_left_out(evalua
     assert all(check.passed is False for check in weak)
 
 
+@pytest.mark.integration
 def test_an_audit_fails_where_inner_attacks_were_too_weak(standard):
     model, x, y, enough = standard
 
@@ -209,6 +212,7 @@ def test_an_audit_without_points_says_so(evaluated):
         audit(model, replace(curve, points=None))
 
 
+@pytest.mark.integration
 def test_planted_inputs_are_found_by_the_ensemble_and_by_no_broken_one(monkeypatch):
     for rule in (Consistency(radius=0.02, steps=4, step_size=0.005), Confidence(threshold=0.6)):
         model = SelectiveClassifier(Curved(outputs=4, scale=4), rule)
@@ -245,6 +249,7 @@ class Misleading(torch.nn.Module):
         return self.base(2 * x.detach() - x)
 
 
+@pytest.mark.integration
 def test_planted_inputs_are_missed_where_gradients_mislead():
     honest = SelectiveClassifier(Curved(outputs=4, scale=4), AcceptAll())
     _, x, _ = make("cpr", count=4)

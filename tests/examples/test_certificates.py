@@ -48,6 +48,7 @@ def test_certified_is_below_attacked_and_the_rule_beats_the_bare_network(found: 
         assert ours > max(value for (_, other), value in at_zero.items() if other == eps) + 0.5
 
 
+@pytest.mark.integration
 def test_the_band_is_drawn_from_the_results(
     found: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

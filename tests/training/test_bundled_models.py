@@ -67,6 +67,7 @@ def test_its_threshold_rejects_one_percent_of_the_right_answers_on_validation_im
     assert 0.008 <= rejected <= 0.011
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", MNIST)
 def test_its_robust_accuracy_is_near_that_of_the_card(name, test_images):
     model = cpr_wrap.load(f"bundled:{name}")

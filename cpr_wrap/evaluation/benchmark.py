@@ -6,14 +6,15 @@ they say the same; on a busy one the clock also measures other people's work.
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cpr_wrap import noise
@@ -27,45 +28,25 @@ from cpr_wrap.smoothing import smoothed, untouched
 from cpr_wrap.solver import frozen
 
 T = TypeVar("T")
+Times = NDArray[np.float64]
+"""Seconds on the clock, and seconds of processors that this process used `(2,)`."""
 
 _ROUNDS = 7
 _SAMPLE_SECONDS = 0.1  # about what a sample of each kind of bare passes takes
 _BETWEEN_SAMPLES = 1.0  # seconds
 
 
-@dataclass(frozen=True)
-class Spent:
-    """Seconds on the clock, and seconds of processors that this process used."""
-
-    wall: float = 0.0
-    cpu: float = 0.0
-
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(self.wall + other.wall, self.cpu + other.cpu)
-
-    def __sub__(self, other: Spent) -> Spent:
-        return Spent(self.wall - other.wall, self.cpu - other.cpu)
-
-    def __mul__(self, factor: float) -> Spent:
-        return Spent(self.wall * factor, self.cpu * factor)
-
-    def __truediv__(self, other: Spent) -> Spent:
-        """Ratios, of both times."""
-        return Spent(self.wall / other.wall, self.cpu / other.cpu)
-
-    @staticmethod
-    def average(times: Sequence[Spent], kind: Callable[[Iterable[float]], float]) -> Spent:
-        """Of each of both times, e.g. their median."""
-        return Spent(kind([t.wall for t in times]), kind([t.cpu for t in times]))
-
-
-def timed(work: Callable[[], T], device: torch.device) -> tuple[T, Spent]:
-    """Do some work; also tell the time it takes, until the device is done with it."""
-    wall, cpu = time.perf_counter(), time.process_time()
+def timed(work: Callable[[], T], device: torch.device) -> tuple[T, Times]:
+    """Do some work; also tell the times it takes, until the device is done with it."""
+    start = _now()
     result = work()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return result, Spent(time.perf_counter() - wall, time.process_time() - cpu)
+    return result, _now() - start
+
+
+def _now() -> Times:
+    return np.array([time.perf_counter(), time.process_time()])
 
 
 class BarePasses:
@@ -73,13 +54,11 @@ class BarePasses:
 
     def __init__(self, model: SelectiveClassifier, x: Tensor) -> None:
         self.network, self.x = model.base, x
-        self.spent = Spent()  # what taking samples took
-        self._forward: list[Spent] = []
-        self._both: list[Spent] = []
-        self._smoothed: list[Spent] = []
+        self.spent = np.zeros(2)  # what taking samples took
+        self._samples: list[Times] = []  # for one image, of each kind of pass (3, 2)
         self.run(1, self.forward_once)
         self.run(1, self.gradient_once)
-        once = self.run(1, self.gradient_once).cpu
+        _, once = self.run(1, self.gradient_once)
         self.repeats = max(1, round(_SAMPLE_SECONDS / max(once, 1e-6)))  # passes in a sample
 
     def forward_once(self) -> None:
@@ -97,7 +76,7 @@ class BarePasses:
         with smoothed():
             self.gradient_once()
 
-    def run(self, count: int, work: Callable[[], None]) -> Spent:
+    def run(self, count: int, work: Callable[[], None]) -> Times:
         """Time one of these, done several times over."""
 
         def repeated() -> None:
@@ -109,15 +88,10 @@ class BarePasses:
 
     def sample(self) -> None:
         """Time all three once more."""
-        share = 1 / (self.repeats * len(self.x))
-        for work, samples in (
-            (self.forward_once, self._forward),
-            (self.gradient_once, self._both),
-            (self.smoothed_once, self._smoothed),
-        ):
-            taken = self.run(self.repeats, work)
-            self.spent = self.spent + taken
-            samples.append(taken * share)
+        kinds = (self.forward_once, self.gradient_once, self.smoothed_once)
+        taken = np.stack([self.run(self.repeats, work) for work in kinds])
+        self.spent = self.spent + taken.sum(axis=0)
+        self._samples.append(taken / (self.repeats * len(self.x)))
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
@@ -144,38 +118,26 @@ class BarePasses:
     @property
     def samples(self) -> int:
         """How often they were timed."""
-        return len(self._both)
+        return len(self._samples)
 
     @property
-    def forward(self) -> Spent:
-        """A forward of one image."""
-        return Spent.average(self._forward, statistics.fmean)
+    def average(self) -> Times:
+        """One image's forward, its input gradient, and the smoothed one `(3, 2)`.
 
-    @property
-    def backward(self) -> Spent:
-        """An input gradient of one image, its forward not counted."""
-        return self._beyond_forward(self._both)
+        The forward of a gradient is not counted in it.
+        """
+        forward, *gradients = np.mean(self._samples, axis=0)
+        return np.stack([forward, *(np.maximum(both - forward, 0) for both in gradients)])
 
-    @property
-    def smoothed(self) -> Spent:
-        """A smoothed input gradient of one image, its forward not counted."""
-        return self._beyond_forward(self._smoothed)
-
-    def _beyond_forward(self, samples: Sequence[Spent]) -> Spent:
-        more = Spent.average(samples, statistics.fmean) - self.forward
-        return Spent(max(more.wall, 0.0), max(more.cpu, 0.0))
-
-    def of(self, passes: Passes) -> Spent:
+    def of(self, passes: Passes) -> Times:
         """What some passes would take if there were nothing else to do."""
-        exact = passes.backwards - passes.smoothed
-        return (
-            self.forward * passes.forwards + self.backward * exact + self.smoothed * passes.smoothed
-        )
+        counts = (passes.forwards, passes.backwards - passes.smoothed, passes.smoothed)
+        return np.asarray(counts @ self.average)
 
 
 def prediction_cost(
     model: SelectiveClassifier, x: Tensor, *, rounds: int = _ROUNDS
-) -> tuple[Spent, Spent]:
+) -> tuple[Times, Times]:
     """Time a prediction of a batch `(N, ...)`, in turns with the bare passes it is made of.
 
     For CPR these are m (forward + input gradient) + forward. Returns what a prediction takes, and
@@ -192,8 +154,7 @@ def prediction_cost(
         alone = bare.run(gradients, bare.gradient_once) + bare.run(forwards, bare.forward_once)
         predictions.append(taken)
         ratios.append(taken / alone)
-    median = statistics.median
-    return Spent.average(predictions[1:], median), Spent.average(ratios[1:], median)
+    return np.median(predictions[1:], axis=0), np.median(ratios[1:], axis=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,22 +214,23 @@ def measure(
         )
     spent = whole - (bare.spent - before)
     efficiency = bare.of(passes) / spent
+    forward, backward, smoothed_backward = bare.average[:, 0].tolist()
     return Figures(
-        forward=bare.forward.wall,
-        backward=bare.backward.wall,
-        smoothed=bare.smoothed.wall,
-        prediction=prediction.wall / len(x),
-        prediction_ratio=ratio.wall,
+        forward=forward,
+        backward=backward,
+        smoothed=smoothed_backward,
+        prediction=float(prediction[0]) / len(x),
+        prediction_ratio=float(ratio[0]),
         images=len(data),
         batch_size=batch_size,
         threads=torch.get_num_threads(),
         passes_per_image=curve.passes_per_image,
-        seconds=spent.wall,
+        seconds=float(spent[0]),
         smoothed_share=passes.smoothed / max(1, passes.backwards),
-        efficiency=efficiency.wall,
-        cpu_seconds=spent.cpu,
-        cpu_efficiency=efficiency.cpu,
-        cpu_prediction_ratio=ratio.cpu,
+        efficiency=float(efficiency[0]),
+        cpu_seconds=float(spent[1]),
+        cpu_efficiency=float(efficiency[1]),
+        cpu_prediction_ratio=float(ratio[1]),
         samples=bare.samples,
     )
 

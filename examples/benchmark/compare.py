@@ -144,8 +144,8 @@ def compare_naive(
         theirs=tuple(found.at_alphas.sum(dim=1).tolist()),
         outer=(_broken(curve), int(found.broken.sum())),
         passes_per_image=(curve.passes_per_image, passes.total / len(data)),
-        seconds=(ours.wall, theirs.wall),
-        cpu_seconds=(ours.cpu, theirs.cpu),
+        seconds=(float(ours[0]), float(theirs[0])),
+        cpu_seconds=(float(ours[1]), float(theirs[1])),
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from cpr_wrap.attacks.adaptive import KNOWN, Attack, Halving
+from cpr_wrap.attacks.donors import NearMisses
 from cpr_wrap.engine import store as storing
 from cpr_wrap.engine.block import Block
 from cpr_wrap.engine.evaluate import Work, evaluate_block
@@ -45,6 +46,7 @@ class Nudge:
 
 def stages_of(kind, rule):
     outer = {"objective": OUTER[rule], "goal": Goal.ACCEPTED_MISTAKE, "steps": 4, "step": 0.5}
+    weak = {**outer, "steps": 2, "step": 0.001}  # it misses, and remembers where
     inner = {"objective": INNER[rule], "goal": Goal.REJECTED, "steps": 3, "step": 0.4}
     boundary = Attack(objective=lost_margin, goal=Goal.MISTAKE, steps=3, step=0.5, rounds=2)
     return {
@@ -60,10 +62,14 @@ def stages_of(kind, rule):
             Halving(goal=Goal.MISTAKE, rounds=3),
             Halving(goal=Goal.REJECTED, rounds=4),
         ),
+        "near": (
+            Attack(**weak, remember=True, starts=(1, 2), targets=2),
+            Attack(**weak, starts=NearMisses(keep=2, within=100.0)),
+        ),
     }[kind]
 
 
-KINDS = ("alphas", "rounds", "loss", "backtracking", "proposer", "halving")
+KINDS = ("alphas", "rounds", "loss", "backtracking", "proposer", "halving", "near")
 
 
 def evaluate(rule, stages, store=None, hook=None):
@@ -88,6 +94,8 @@ def assert_same(one, other):
         assert torch.equal(a.point, b.point)
         assert torch.equal(a.distance, b.distance)
         assert a.origin == b.origin
+    for a, b in zip(vars(one[0].near).values(), vars(other[0].near).values(), strict=True):
+        assert torch.equal(a, b)
     assert one[0].batch_size == other[0].batch_size
     for a, b in zip(one[1], other[1], strict=True):
         assert (a.stage, a.note, a.batch_size) == (b.stage, b.note, b.batch_size)

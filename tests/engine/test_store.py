@@ -17,7 +17,7 @@ from cpr_wrap._files import digest
 from cpr_wrap.attacks.adaptive import Attack, as_stage
 from cpr_wrap.engine import evaluate
 from cpr_wrap.engine.evaluate import stage_text
-from cpr_wrap.engine.store import model_digest, weights_digest
+from cpr_wrap.engine.store import model_digest, same_answers, weights_digest
 from cpr_wrap.evaluation import robustness_curve
 from cpr_wrap.objective import Goal, objective
 from cpr_wrap.rules import Confidence
@@ -98,6 +98,18 @@ def test_other_weights_rules_or_data_never_reuse_a_store(tmp_path):
         model.base.second.add_(1.0 * torch.randn_like(model.base.second))
     tuned = robustness_curve(model, x, y, 0.1, budget=Little(), store=tmp_path)
     assert tuned.records == robustness_curve(model, x, y, 0.1, budget=Little()).records
+
+
+def test_weights_that_probes_do_not_show_have_a_folder_of_their_own(tmp_path):
+    model, x, y = make("confidence", count=1)
+    for tiny in (0.0, 1e-7):
+        with torch.no_grad():
+            model.base.second.mul_(1 + tiny)
+        robustness_curve(model, x, y, 0.1, budget=Little(), store=tmp_path)
+    folders = sorted(file.parent for file in tmp_path.rglob("manifest.json"))
+    first, second = (json.loads((each / "manifest.json").read_text()) for each in folders)
+    assert same_answers(first["answers"], second["answers"])
+    assert first["settings"]["model"] != second["settings"]["model"]
 
 
 def test_an_open_batch_size_is_settled_by_the_first_run(tmp_path, monkeypatch):

@@ -36,12 +36,17 @@ def _width(x: Tensor) -> Tensor:
 
 
 class SoftReLU(nn.Module):
-    """ReLU with the gradient of a softplus."""
+    """ReLU with the gradient of a softplus; a leaky one has a slope below 0."""
+
+    def __init__(self, slope: float = 0.0) -> None:
+        super().__init__()
+        self.slope = slope
 
     def forward(self, x: Tensor) -> Tensor:
         """ReLU of inputs `(N, ...)`."""
-        soft = _width(x) * nn.functional.softplus(x / _width(x))
-        return soft + (x.relu() - soft).detach()
+        bend = _width(x) * nn.functional.softplus(x / _width(x))
+        soft = self.slope * x + (1 - self.slope) * bend
+        return soft + (nn.functional.leaky_relu(x, self.slope) - soft).detach()
 
 
 class SoftMaxPool(nn.Module):
@@ -68,6 +73,8 @@ def surrogate(network: nn.Module) -> nn.Module:
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.ReLU):
                 setattr(parent, name, SoftReLU())
+            elif isinstance(child, nn.LeakyReLU):
+                setattr(parent, name, SoftReLU(child.negative_slope))
             elif isinstance(child, nn.MaxPool2d):
                 setattr(parent, name, SoftMaxPool(int(child.kernel_size)))  # type: ignore[arg-type]
     return soft

@@ -27,7 +27,12 @@ from cpr_wrap.training import AT, RECIPES, train
 from examples.benchmark.outsider import POOL, Outsider
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"ReLU": nn.ReLU, "LeakyReLU": nn.LeakyReLU}
-FIRST, BUDGETS = 5000, (0.3, 0.4)
+FIRST, TRAINED, EPS = 5000, 0.3, 0.4
+LEFT = {
+    "bare": f"left without rejection, eps {TRAINED}",
+    "beyond": f"eps {EPS}",
+    "cpr": f"left with CPR, eps {EPS}",
+}
 
 
 def network(activation: Callable[[], nn.Module]) -> nn.Module:
@@ -40,9 +45,9 @@ def network(activation: Callable[[], nn.Module]) -> nn.Module:
 
 
 def trained(activation: str, work: Path) -> nn.Module:
-    """The network after adversarial training at eps 0.3; read from its folder if it is there."""
+    """The network after adversarial training; read from its folder if it is there."""
     torch.manual_seed(0)
-    recipe = replace(RECIPES["mnist-compact-at"], epochs=5, method=AT(eps=0.3, steps=8))
+    recipe = replace(RECIPES["mnist-compact-at"], epochs=5, method=AT(eps=TRAINED, steps=8))
     data = load_data("mnist", "train", num=POOL)
     made = network(ACTIVATIONS[activation])
     train(recipe, data, network=made, out=work / activation)
@@ -51,16 +56,21 @@ def trained(activation: str, work: Path) -> nn.Module:
     return made.eval()
 
 
-def measure(base: nn.Module, eps: float, images: int, most: int, store: Path) -> dict[str, Any]:
+def measure(base: nn.Module, images: int, most: int, store: Path) -> dict[str, Any]:
     """Attack a network bare and under CPR, and what is left of the latter by the outsider."""
     data, pool = load_data("mnist", "test", start=FIRST, num=images), load_data("mnist", "train")
+    cpr = Consistency(radius=0.1, steps=20, step_size=0.01)
     left = {}
-    for rule in (AcceptAll(), Consistency(radius=0.1, steps=20, step_size=0.01)):
+    for name, rule, eps in (
+        ("bare", AcceptAll(), TRAINED),
+        ("beyond", AcceptAll(), EPS),
+        ("cpr", cpr, EPS),
+    ):
         model = SelectiveClassifier(base, rule)
         task = (model, data.images, data.labels, eps)
         curve = robustness_curve(*task, indices=data.indices, store=store, progress=True)
-        left[rule.name] = (~curve.records.outer_broken).nonzero().flatten().tolist()
-    outsider = Outsider(model, eps, pool.images[:POOL], pool.labels[:POOL])
+        left[name] = (~curve.records.outer_broken).nonzero().flatten().tolist()
+    outsider = Outsider(model, EPS, pool.images[:POOL], pool.labels[:POOL])
     broken, spent = [], 0
     for row in left["cpr"]:
         number = int(data.indices[row])
@@ -70,8 +80,7 @@ def measure(base: nn.Module, eps: float, images: int, most: int, store: Path) ->
         print(number, found, took, flush=True)
     return {
         "images": images,
-        "left_bare": len(left["none"]),
-        "left": len(left["cpr"]),
+        **{f"left_{name}": len(rows) for name, rows in left.items()},
         "clean_rejected": int((curve.records.clean_label < 0).sum()),
         "passes": round(curve.passes_per_image),
         "outsider_broken": broken,
@@ -80,18 +89,16 @@ def measure(base: nn.Module, eps: float, images: int, most: int, store: Path) ->
 
 
 def table(out: Path) -> str:
-    """Both networks at all budgets as a Markdown table."""
+    """Both networks as a Markdown table."""
     rows = []
     for activation in ACTIVATIONS:
-        for eps in BUDGETS:
-            file = out / f"{activation}-{eps}.json"
-            if file.exists():
-                found = json.loads(file.read_text())
-                row = [activation, f"{eps:g}", found["images"], found["left_bare"], found["left"]]
-                broken = f"{len(found['outsider_broken'])} ({found['outsider_passes']:,})"
-                rows.append([*row, broken])
-    titles = ["activation", "eps", "images", "left without rejection", "left with CPR"]
-    titles += ["of these broken by the outsider (passes per image)"]
+        file = out / f"{activation}.json"
+        if file.exists():
+            found = json.loads(file.read_text())
+            left = [f"{found[f'left_{name}']} of {found['images']}" for name in LEFT]
+            broken = f"{len(found['outsider_broken'])} ({found['outsider_passes']:,})"
+            rows.append([activation, *left, broken])
+    titles = ["activation", *LEFT.values(), "of these broken from outside (passes each)"]
     return str(tabulate(rows, headers=titles, tablefmt="github"))
 
 
@@ -108,11 +115,10 @@ def main() -> None:
         asked.out.mkdir(parents=True, exist_ok=True)
         for activation in ACTIVATIONS:
             base = trained(activation, asked.work)
-            for eps in BUDGETS:
-                file = asked.out / f"{activation}-{eps}.json"
-                if not file.exists():
-                    found = measure(base, eps, asked.images, asked.most, asked.work / "store")
-                    file.write_text(json.dumps(found, indent=1) + "\n")
+            file = asked.out / f"{activation}.json"
+            if not file.exists():
+                found = measure(base, asked.images, asked.most, asked.work / "store")
+                file.write_text(json.dumps(found, indent=1) + "\n")
     print(table(asked.out))
 
 

@@ -1,112 +1,51 @@
 """Pure functions of per-image records: curves, losses, clean metrics, theory, intervals."""
 
-from __future__ import annotations
-
-from cpr_wrap.metrics.clean import (
-    CleanMetrics,
-    RiskCoverage,
-    accuracy_with_rejection,
-    clean_metrics,
-    f1_like,
-    rejection_rate,
-    risk_coverage,
-    robust_accuracy_with_detection,
-)
-from cpr_wrap.metrics.curve import RobustnessCurve
-from cpr_wrap.metrics.evidence import (
-    AblationRow,
-    About,
-    CalibrationFacts,
-    Check,
-    Coverage,
-    Effort,
-    Origin,
-    Origins,
-    Points,
-    Provenance,
-    RuleFacts,
-    Settings,
-    StageCost,
-)
-from cpr_wrap.metrics.intervals import (
-    Band,
-    Interval,
-    clopper_pearson,
-    mean_interval,
-    share_band,
-)
-from cpr_wrap.metrics.losses import (
-    PAPER_ALPHAS,
-    PAPER_LOSSES,
-    RampLoss,
-    RejectionLoss,
-    StepLoss,
-    TableLoss,
-    as_loss,
-    check_loss,
-    lemma_total_loss,
-    parse_loss,
-    trapezoid_total_loss,
-)
-from cpr_wrap.metrics.records import CLEAN, Records, inward, rounding
-from cpr_wrap.metrics.theory import (
-    Theorem,
-    Theorem1Bound,
-    Theorem2Curve,
-    ideal_rejected_radius,
-    theorem1_bound,
-    theorem2_curve,
-    theorems_of,
-)
-
-__all__ = [
-    "CLEAN",
-    "PAPER_ALPHAS",
-    "PAPER_LOSSES",
-    "AblationRow",
-    "About",
-    "Band",
-    "CalibrationFacts",
-    "Check",
-    "CleanMetrics",
-    "Coverage",
-    "Effort",
-    "Interval",
-    "Origin",
-    "Origins",
-    "Points",
-    "Provenance",
-    "RampLoss",
-    "Records",
-    "RejectionLoss",
-    "RiskCoverage",
-    "RobustnessCurve",
-    "RuleFacts",
-    "Settings",
-    "StageCost",
-    "StepLoss",
-    "TableLoss",
-    "Theorem",
-    "Theorem1Bound",
-    "Theorem2Curve",
-    "accuracy_with_rejection",
-    "as_loss",
-    "check_loss",
-    "clean_metrics",
-    "clopper_pearson",
-    "f1_like",
-    "ideal_rejected_radius",
-    "inward",
-    "lemma_total_loss",
-    "mean_interval",
-    "parse_loss",
-    "rejection_rate",
-    "risk_coverage",
-    "robust_accuracy_with_detection",
-    "rounding",
-    "share_band",
-    "theorem1_bound",
-    "theorem2_curve",
-    "theorems_of",
-    "trapezoid_total_loss",
-]
+from cpr_wrap.metrics.clean import CleanMetrics as CleanMetrics
+from cpr_wrap.metrics.clean import RiskCoverage as RiskCoverage
+from cpr_wrap.metrics.clean import accuracy_with_rejection as accuracy_with_rejection
+from cpr_wrap.metrics.clean import clean_metrics as clean_metrics
+from cpr_wrap.metrics.clean import f1_like as f1_like
+from cpr_wrap.metrics.clean import rejection_rate as rejection_rate
+from cpr_wrap.metrics.clean import risk_coverage as risk_coverage
+from cpr_wrap.metrics.clean import robust_accuracy_with_detection as robust_accuracy_with_detection
+from cpr_wrap.metrics.curve import RobustnessCurve as RobustnessCurve
+from cpr_wrap.metrics.evidence import AblationRow as AblationRow
+from cpr_wrap.metrics.evidence import About as About
+from cpr_wrap.metrics.evidence import CalibrationFacts as CalibrationFacts
+from cpr_wrap.metrics.evidence import Check as Check
+from cpr_wrap.metrics.evidence import Coverage as Coverage
+from cpr_wrap.metrics.evidence import Effort as Effort
+from cpr_wrap.metrics.evidence import Origin as Origin
+from cpr_wrap.metrics.evidence import Origins as Origins
+from cpr_wrap.metrics.evidence import Points as Points
+from cpr_wrap.metrics.evidence import Provenance as Provenance
+from cpr_wrap.metrics.evidence import RuleFacts as RuleFacts
+from cpr_wrap.metrics.evidence import Settings as Settings
+from cpr_wrap.metrics.evidence import StageCost as StageCost
+from cpr_wrap.metrics.intervals import Band as Band
+from cpr_wrap.metrics.intervals import Interval as Interval
+from cpr_wrap.metrics.intervals import clopper_pearson as clopper_pearson
+from cpr_wrap.metrics.intervals import mean_interval as mean_interval
+from cpr_wrap.metrics.intervals import share_band as share_band
+from cpr_wrap.metrics.losses import PAPER_ALPHAS as PAPER_ALPHAS
+from cpr_wrap.metrics.losses import PAPER_LOSSES as PAPER_LOSSES
+from cpr_wrap.metrics.losses import RampLoss as RampLoss
+from cpr_wrap.metrics.losses import RejectionLoss as RejectionLoss
+from cpr_wrap.metrics.losses import StepLoss as StepLoss
+from cpr_wrap.metrics.losses import TableLoss as TableLoss
+from cpr_wrap.metrics.losses import as_loss as as_loss
+from cpr_wrap.metrics.losses import check_loss as check_loss
+from cpr_wrap.metrics.losses import lemma_total_loss as lemma_total_loss
+from cpr_wrap.metrics.losses import parse_loss as parse_loss
+from cpr_wrap.metrics.losses import trapezoid_total_loss as trapezoid_total_loss
+from cpr_wrap.metrics.records import CLEAN as CLEAN
+from cpr_wrap.metrics.records import Records as Records
+from cpr_wrap.metrics.records import inward as inward
+from cpr_wrap.metrics.records import rounding as rounding
+from cpr_wrap.metrics.theory import Theorem as Theorem
+from cpr_wrap.metrics.theory import Theorem1Bound as Theorem1Bound
+from cpr_wrap.metrics.theory import Theorem2Curve as Theorem2Curve
+from cpr_wrap.metrics.theory import ideal_rejected_radius as ideal_rejected_radius
+from cpr_wrap.metrics.theory import theorem1_bound as theorem1_bound
+from cpr_wrap.metrics.theory import theorem2_curve as theorem2_curve
+from cpr_wrap.metrics.theory import theorems_of as theorems_of

@@ -9,8 +9,8 @@ of Theorem 1 therefore means that some distances are too large or that T misses 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,8 +36,12 @@ def ideal_rejected_radius(distance: Tensor, radius: float) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Theorem(ABC):
-    """What a theorem says about one evaluation, if it may be applied."""
+class Theorem:
+    """What a theorem says about one evaluation, if it may be applied.
+
+    Both arrive at the base network's robust error at the budget max((alpha + delta) · eps,
+    (1 - delta) · eps): as a bound, or, under more conditions, as the error itself.
+    """
 
     why: str  #: The condition that fails; empty if the theorem applies.
     unchecked: tuple[str, ...] = ()  #: Conditions that are assumed, because they were not measured.
@@ -59,8 +63,8 @@ class Theorem(ABC):
     def error_at(self, alpha: Numbers) -> Numbers:
         """The theorem's robust error with rejection at alphas in [0, 1], of any shape."""
         self._require()
-        budget = self._budget(fractions(alpha))[..., None]
-        errors = self.base_wrong | (self.distance <= budget)
+        budget = (fractions(alpha) * self.eps + self.radius).clamp_min(self.eps - self.radius)
+        errors = self.base_wrong | (self.distance <= budget[..., None])
         return like(alpha, errors.double().mean(dim=-1))
 
     def total_robust_loss(self, loss: LossLike) -> float:
@@ -80,21 +84,13 @@ class Theorem(ABC):
         if not self.applicable:
             raise ValueError(f"{type(self).__name__} does not apply here: {self.why}")
 
-    @abstractmethod
-    def _budget(self, alpha: Tensor) -> Tensor:
-        """The base network's budget at whose robust error the theorem arrives, for each alpha."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Theorem1Bound(Theorem):
-    """Upper bound: s(alpha) is at most the base network's robust error at a smaller budget.
+    """Upper bound: s(alpha) is at most the base network's robust error at that budget.
 
-    That budget is max((alpha + delta) · eps, (1 - delta) · eps). The proof holds for any number of
-    classes. The total robust loss is an upper bound, too.
+    The proof holds for any number of classes. The total robust loss is an upper bound, too.
     """
-
-    def _budget(self, alpha: Tensor) -> Tensor:
-        return (alpha * self.eps + self.radius).clamp_min(self.eps - self.radius)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,10 +101,6 @@ class Theorem2Curve(Theorem):
     boundary are at least `radius` deep, so that a mistake fits into them. Then there are mistakes
     up to eps - radius, and rejections from there up to eps + radius.
     """
-
-    def _budget(self, alpha: Tensor) -> Tensor:
-        mistakes = alpha <= 1 - 2 * self.delta
-        return torch.where(mistakes, self.eps - self.radius, alpha * self.eps + self.radius)
 
 
 def theorem1_bound(
@@ -129,9 +121,9 @@ def theorem1_bound(
         >>> round(float(bound.error_at(torch.tensor(0.0))), 3)
         0.333
     """
-    inner, wrong = _checked(distance, base_wrong, eps, radius)
+    measured = _checked(distance, base_wrong, eps, radius)
     why = f"expected a radius of at most eps={eps:g}, got {radius:g}" if radius > eps else ""
-    return Theorem1Bound(why=why, distance=inner, base_wrong=wrong, eps=eps, radius=radius)
+    return Theorem1Bound(why=why, **measured)
 
 
 def theorem2_curve(
@@ -158,26 +150,21 @@ def theorem2_curve(
         >>> ideal.applicable, round(float(ideal.error_at(torch.tensor(1.0))), 3)
         (True, 0.667)
     """
-    inner, wrong = _checked(distance, base_wrong, eps, radius)
+    measured = _checked(distance, base_wrong, eps, radius)
     if depth is not None and depth.shape != distance.shape:
         raise ValueError(f"depth: expected {len(distance)} entries, got shape {tuple(depth.shape)}")
     why = ""
     if radius > eps / 2:
         why = f"delta = radius / eps is {radius / eps:g}, above 1/2"
-    elif bool(wrong.any()):
-        why = f"the base network is wrong on {int(wrong.sum())} clean inputs"
+    elif bool(base_wrong.any()):
+        why = f"the base network is wrong on {int(base_wrong.sum())} clean inputs"
     elif depth is not None:
-        shallow = (inner <= eps - radius) & (depth.cpu() + rounding(eps) < radius)
+        near = measured["distance"] <= eps - radius
+        shallow = near & (depth.cpu() + rounding(eps) < radius)
         if bool(shallow.any()):
             why = f"{int(shallow.sum())} images have only regions shallower than radius within eps"
-    return Theorem2Curve(
-        why=why,
-        unchecked=() if depth is not None else ("regions at least radius deep",),
-        distance=inner,
-        base_wrong=wrong,
-        eps=eps,
-        radius=radius,
-    )
+    unchecked = () if depth is not None else ("regions at least radius deep",)
+    return Theorem2Curve(why=why, unchecked=unchecked, **measured)
 
 
 def theorems_of(records: Records, radius: float) -> tuple[Theorem1Bound, Theorem2Curve]:
@@ -204,10 +191,8 @@ def theorems_of(records: Records, radius: float) -> tuple[Theorem1Bound, Theorem
     return bound, closed
 
 
-def _checked(
-    distance: Tensor, base_wrong: Tensor, eps: float, radius: float
-) -> tuple[Tensor, Tensor]:
-    """Distances less rounding, and who is wrong, both on the CPU."""
+def _checked(distance: Tensor, base_wrong: Tensor, eps: float, radius: float) -> dict[str, Any]:
+    """What a theorem is about, on the CPU, distances less rounding."""
     check_positive(eps, "eps")
     if not (math.isfinite(radius) and radius >= 0):
         raise ValueError(f"radius: expected a finite number of at least 0, got {radius}")
@@ -220,4 +205,5 @@ def _checked(
         raise TypeError(f"base_wrong: expected torch.bool, got {base_wrong.dtype}")
     if not bool((distance >= 0).all()):
         raise ValueError("distance: expected distances of at least 0, not NaN")
-    return inward(distance.detach().cpu().double(), eps), base_wrong.cpu()
+    inner = inward(distance.detach().cpu().double(), eps)
+    return {"distance": inner, "base_wrong": base_wrong.cpu(), "eps": eps, "radius": radius}

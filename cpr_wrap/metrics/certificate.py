@@ -18,7 +18,7 @@ from cpr_wrap.metrics.losses import (
     image_losses,
     like,
 )
-from cpr_wrap.metrics.records import Records
+from cpr_wrap.metrics.records import Records, distances, plain_rows
 
 COLUMNS = ("radius", "mistake_radius", "rejection_radius")
 
@@ -116,9 +116,9 @@ class Certificate:
 
     def to_rows(self) -> list[dict[str, float | None]]:
         """One dictionary per image; inf becomes None and -inf becomes -1."""
-        rows = zip(*(getattr(self, name).tolist() for name in COLUMNS), strict=True)
-        keys = tuple(f"certified_{name}" for name in COLUMNS)
-        return [dict(zip(keys, map(_plain, row), strict=True)) for row in rows]
+        return plain_rows(
+            {f"certified_{name}": getattr(self, name).clamp_min(-1) for name in COLUMNS}
+        )
 
     @classmethod
     def from_rows(
@@ -127,13 +127,6 @@ class Certificate:
         """Make a certificate of `to_rows` dictionaries."""
         columns: dict[str, Any] = {}
         for name in COLUMNS:
-            values = [row[f"certified_{name}"] for row in rows]
-            numbers = [float("inf") if v is None else float("-inf") if v < 0 else v for v in values]
-            columns[name] = torch.tensor(numbers, dtype=torch.float64)
+            column = distances(rows, f"certified_{name}")
+            columns[name] = torch.where(column < 0, -torch.inf, column)
         return cls(**columns, eps=eps, index=index, **facts)
-
-
-def _plain(value: float) -> float | None:
-    if value == float("inf"):
-        return None
-    return -1.0 if value < 0 else value

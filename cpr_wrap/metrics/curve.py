@@ -36,7 +36,7 @@ from cpr_wrap.metrics.losses import (
     like,
     trapezoid_total_loss,
 )
-from cpr_wrap.metrics.records import Records, inward
+from cpr_wrap.metrics.records import Records, inward, plain_rows
 from cpr_wrap.metrics.theory import Theorem1Bound, Theorem2Curve, theorems_of
 
 _BAND_POINTS = 201  # a plot draws the band on a grid, the curve itself at every jump
@@ -254,8 +254,7 @@ class RobustnessCurve:
         }
         if self.certificate is not None:
             columns["certified_accuracy"] = self.certificate.accuracy_at(alphas)
-        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-        return [dict(zip(columns, row, strict=True)) for row in rows]
+        return plain_rows(columns)
 
     @property
     def passes_per_image(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,8 @@ from cpr_wrap._checks import check_positive
 CLEAN = "clean"  # the name under which a clean input's own answer is recorded
 REJECTED = -1  # the label of a rejected input
 
-_DTYPES = {
+# What each column holds, in the order of a row.
+_COLUMNS: dict[str, Any] = {
     "index": torch.int64,
     "label": torch.int64,
     "clean_label": torch.int64,
@@ -26,10 +27,10 @@ _DTYPES = {
     "boundary_distance": torch.float64,
     "depth": torch.float64,
     "base_label": torch.int64,
+    "outer_by": str,
+    "rejected_by": str,
 }
 _OPTIONAL = ("boundary_distance", "depth", "base_label")
-_NAMES = ("outer_by", "rejected_by")
-_COLUMNS = (*_DTYPES, *_NAMES)
 
 
 def rounding(eps: float) -> float:
@@ -59,6 +60,23 @@ def inward(distance: Tensor, eps: float) -> Tensor:
     """
     tiny = torch.full_like(distance, torch.finfo(distance.dtype).tiny)
     return torch.where(distance > 0, torch.maximum(distance - rounding(eps), tiny), distance)
+
+
+def plain_rows(columns: Mapping[str, Tensor | Sequence[str]]) -> list[dict[str, Any]]:
+    """One dictionary per entry of columns `(N,)`, ready for a line of JSON; inf becomes None."""
+    plain = {
+        name: [None if entry == math.inf else entry for entry in column.tolist()]
+        if isinstance(column, Tensor)
+        else column
+        for name, column in columns.items()
+    }
+    return [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
+
+
+def distances(rows: Iterable[Mapping[str, Any]], name: str) -> Tensor:
+    """A column of distances `(N,)` of rows as `plain_rows` makes them."""
+    entries = [math.inf if row[name] is None else row[name] for row in rows]
+    return torch.tensor(entries, dtype=torch.float64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -111,12 +129,15 @@ class Records:
 
     def __post_init__(self) -> None:
         check_positive(self.eps, "eps")
-        for name in (*_DTYPES, *_NAMES):
+        for name in _COLUMNS:
             self._check_column(name)
         if len(self.index.unique()) != len(self):
             raise ValueError("index: expected every image once, got duplicates")
-        self._check_values()
-        self._check_agreement()
+        for wrong, rule in self._broken_rules():
+            if bool(wrong.any()):
+                row = int(wrong.int().argmax())
+                entries = ", ".join(f"{k}={v!r}" for k, v in self.to_rows()[row].items())
+                raise ValueError(f"{rule}; {int(wrong.sum())} rows do not, the first is {entries}")
 
     def __len__(self) -> int:
         return len(self.index)
@@ -138,90 +159,68 @@ class Records:
         )
 
     def _check_column(self, name: str) -> None:
-        column = getattr(self, name)
+        column, kind = getattr(self, name), _COLUMNS[name]
         if column is None and name in _OPTIONAL:
             return
-        if name in _NAMES:
+        if kind is str:
             if not isinstance(column, tuple) or not all(isinstance(entry, str) for entry in column):
                 raise TypeError(f"{name}: expected a tuple of strings, got {column!r:.60}")
-            shape: tuple[int, ...] = (len(column),)
-        else:
-            if not isinstance(column, Tensor):
-                raise TypeError(f"{name}: expected a torch.Tensor, got {type(column).__name__}")
-            if column.dtype != _DTYPES[name]:
-                raise TypeError(f"{name}: expected {_DTYPES[name]}, got {column.dtype}")
-            if column.device.type != "cpu":
-                raise ValueError(f"{name}: expected a tensor on the CPU, got {column.device}")
-            shape = tuple(column.shape)
+        elif not isinstance(column, Tensor):
+            raise TypeError(f"{name}: expected a torch.Tensor, got {type(column).__name__}")
+        elif column.dtype != kind:
+            raise TypeError(f"{name}: expected {kind}, got {column.dtype}")
+        elif column.device.type != "cpu":
+            raise ValueError(f"{name}: expected a tensor on the CPU, got {column.device}")
+        shape = tuple(column.shape) if isinstance(column, Tensor) else (len(column),)
         if shape != (len(self),):
             raise ValueError(
                 f"{name}: expected one entry for each of the {len(self)} images, got shape {shape}"
             )
 
-    def _check_values(self) -> None:
-        limit = self.eps + rounding(self.eps)
-        for name in _DTYPES:
-            column = getattr(self, name)
-            if column is None:
-                continue
-            if name in ("label", "base_label"):
-                self._refuse(column < 0, f"{name}: expected a class number of at least 0")
-            if _DTYPES[name] == torch.float64:
+    def _broken_rules(self) -> Iterator[tuple[Tensor, str]]:
+        """The rules of records, each with the rows that break it `(N,)`."""
+        held = {name: getattr(self, name) for name in _COLUMNS}
+        for name in ("label", "base_label"):
+            if held[name] is not None:
+                yield held[name] < 0, f"{name}: expected a class number of at least 0"
+        yield self.clean_label < REJECTED, "clean_label: expected a class number or -1"
+        for name, kind in _COLUMNS.items():
+            if kind == torch.float64 and held[name] is not None:
                 # Written so that NaN is refused as well.
-                self._refuse(~(column >= 0), f"{name}: expected a distance of at least 0, not NaN")
-            if name in ("outer_distance", "rejected_radius"):
-                inside = f"{name}: expected a point within eps={self.eps:g}, or inf for none"
-                self._refuse(column.isfinite() & (column > limit), inside)
-        self._refuse(self.clean_label < REJECTED, "clean_label: expected a class number or -1")
-
-    def _check_agreement(self) -> None:
-        broken, met = self.outer_distance.isfinite(), self.rejected_radius.isfinite()
+                yield ~(held[name] >= 0), f"{name}: expected a distance of at least 0, not NaN"
+        met = self.outer_distance.isfinite()
+        yield self.outer_broken != met, "outer_broken and a finite outer_distance go together"
+        limit = self.eps + rounding(self.eps)
+        for name, by in (("outer_distance", "outer_by"), ("rejected_radius", "rejected_by")):
+            met = held[name].isfinite()
+            beyond = f"{name}: expected a point within eps={self.eps:g}, or inf for none"
+            yield met & (held[name] > limit), beyond
+            named = torch.tensor([entry != "" for entry in held[by]], dtype=torch.bool)
+            yield named != met, f"{by} and a finite {name} go together"
         rejected = self.clean_label == REJECTED
         mistaken = ~rejected & (self.clean_label != self.label)
         once = "the point at distance 0 is the clean input, so judge it once"
-        for wrong, rule in (
-            (self.outer_broken != broken, "outer_broken and a finite outer_distance go together"),
-            (_named(self.outer_by) != broken, "outer_by and a finite outer_distance go together"),
-            (
-                _named(self.rejected_by) != met,
-                "rejected_by and a finite rejected_radius go together",
-            ),
-            (
-                rejected != (self.rejected_radius == 0),
-                "rejected_radius is 0 exactly where the clean input is rejected (clean_label -1); "
-                + once,
-            ),
-            (
-                mistaken != (self.outer_distance == 0),
-                f"outer_distance is 0 exactly where the clean input is accepted and wrong; {once}",
-            ),
-        ):
-            self._refuse(wrong, rule)
-
-    def _refuse(self, wrong: Tensor, rule: str) -> None:
-        if bool(wrong.any()):
-            row = int(wrong.int().argmax())
-            entries = ", ".join(f"{k}={v!r}" for k, v in self.to_rows()[row].items())
-            raise ValueError(f"{rule}; {int(wrong.sum())} rows do not, the first is {entries}")
+        yield (
+            rejected != (self.rejected_radius == 0),
+            "rejected_radius is 0 exactly where the clean input is rejected (clean_label -1); "
+            + once,
+        )
+        yield (
+            mistaken != (self.outer_distance == 0),
+            f"outer_distance is 0 exactly where the clean input is accepted and wrong; {once}",
+        )
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One plain dictionary per image, ready for a line of JSON; infinity becomes None."""
-        held = {name: getattr(self, name) for name in _COLUMNS}
-        columns = {
-            name: [None if v == math.inf else v for v in column.tolist()]
-            if isinstance(column, Tensor)
-            else column
-            for name, column in held.items()
-            if column is not None
-        }
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        return plain_rows({name: held for name, held in columns.items() if held is not None})
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]], *, eps: float, norm: str) -> Records:
         """Make records from `to_rows` dictionaries; entries that are not columns are ignored."""
         rows = list(rows)
         columns: dict[str, Any] = {}
-        for name in _COLUMNS:
+        for name, kind in _COLUMNS.items():
             if name in _OPTIONAL and (not rows or name not in rows[0]):
                 continue
             missing = [row for row in rows if name not in row]
@@ -229,10 +228,11 @@ class Records:
                 raise LookupError(
                     f"expected every row to have {name!r}, got one with {sorted(missing[0])}"
                 )
-            entries, dtype = [row[name] for row in rows], _DTYPES.get(name)
-            if dtype == torch.float64:
-                entries = [math.inf if entry is None else entry for entry in entries]
-            columns[name] = torch.tensor(entries, dtype=dtype) if dtype else tuple(entries)
+            if kind == torch.float64:
+                columns[name] = distances(rows, name)
+            else:
+                entries = [row[name] for row in rows]
+                columns[name] = tuple(entries) if kind is str else torch.tensor(entries, dtype=kind)
         return cls(**columns, eps=eps, norm=norm)
 
     def subset(self, rows: Tensor | Sequence[int]) -> Records:
@@ -244,15 +244,8 @@ class Records:
                     f"expected a mask of shape ({len(self)},), got shape {tuple(picked.shape)}"
                 )
             picked = picked.nonzero().flatten()
-        picked, columns = picked.long(), dict[str, Any]()
-        for name in _COLUMNS:
-            column = getattr(self, name)
-            if isinstance(column, Tensor):
-                column = column[picked]
-            elif column is not None:
-                column = tuple(column[row] for row in picked.tolist())
-            columns[name] = column
-        return Records(**columns, eps=self.eps, norm=self.norm)
+        held = self.to_rows()
+        return self.from_rows([held[row] for row in picked.tolist()], eps=self.eps, norm=self.norm)
 
     def first_broken_by(self) -> dict[str, int]:
         """How many images each attack made accepted and wrong, the most successful first."""
@@ -265,7 +258,3 @@ class Records:
 
 def _tally(names: tuple[str, ...]) -> dict[str, int]:
     return dict(Counter(name for name in names if name).most_common())
-
-
-def _named(names: tuple[str, ...]) -> Tensor:
-    return torch.tensor([name != "" for name in names], dtype=torch.bool)

@@ -51,7 +51,7 @@ SLOW = {
     "pyautoattack": {"attacks/autoattack.py", "zoo/robustbench.py"},
     "robustbench": {"zoo/robustbench.py"},
     "scipy": {"metrics/comparison.py", "metrics/intervals.py"},
-    "tabulate": {"report/table.py"},
+    "tabulate": {"metrics/curve.py", "report/table.py"},
     "timm": {"zoo/timm.py", "zoo/robustbench.py"},
     "torchvision": {"data/torchvision.py"},
 }

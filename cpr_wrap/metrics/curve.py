@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from html import escape
+from textwrap import indent
 from typing import Any, Literal, cast
 
 import torch
@@ -342,24 +343,21 @@ class RobustnessCurve:
         )
         return ax
 
+    def _shown(self, **form: Any) -> str:
+        from tabulate import tabulate
+
+        alphas = ["alpha", *(f"{alpha:g}" for alpha in self.alphas)]
+        shares = ["robust", *(percent(self.accuracy_at(alpha)) for alpha in self.alphas)]
+        return str(tabulate([alphas, shares], disable_numparse=True, stralign="right", **form))
+
     @property
     def _title(self) -> str:
         return f"{len(self.records)} images, {self.records.norm} eps={self.eps:g}"
 
     def __repr__(self) -> str:
-        alphas = [f"{alpha:g}" for alpha in self.alphas]
-        shares = [percent(self.accuracy_at(alpha)) for alpha in self.alphas]
-        widths = [max(map(len, pair)) for pair in zip(alphas, shares, strict=True)]
-        lines = [
-            head.ljust(12) + "  ".join(cell.rjust(w) for cell, w in zip(cells, widths, strict=True))
-            for head, cells in (("  alpha", alphas), ("  robust", shares))
-        ]
-        return "\n".join([f"RobustnessCurve({self._title})", *lines])
+        table = indent(self._shown(tablefmt="plain"), "  ")
+        return f"RobustnessCurve({self._title})\n{table}"
 
     def _repr_html_(self) -> str:
-        heads = "".join(f"<th>{alpha:g}</th>" for alpha in self.alphas)
-        cells = "".join(f"<td>{percent(self.accuracy_at(alpha))}</td>" for alpha in self.alphas)
-        return (
-            f"<table><caption>Robustness with rejection, {escape(self._title)}</caption>"
-            f"<tr><th>alpha</th>{heads}</tr><tr><th>robust</th>{cells}</tr></table>"
-        )
+        table = self._shown(tablefmt="html", headers="firstrow")
+        return f"<p>Robustness with rejection, {escape(self._title)}</p>{table}"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -199,12 +200,7 @@ def like(given: Numbers, values: Tensor) -> Numbers:
 
 def interpolate(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
     """Linear interpolation at `x` between rising knots `(M,)`, constant outside them."""
-    if len(knots) == 1:
-        return values.expand(x.shape).clone()
-    right = torch.searchsorted(knots, x.contiguous()).clamp(1, len(knots) - 1)
-    left = right - 1
-    share = ((x - knots[left]) / (knots[right] - knots[left])).clamp(0, 1)
-    return values[left] + share * (values[right] - values[left])
+    return torch.as_tensor(np.interp(x.cpu(), knots.cpu(), values.cpu())).to(x)
 
 
 def evaluate(function: Callable[..., Tensor | float], *columns: Tensor) -> Tensor:

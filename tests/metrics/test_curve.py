@@ -221,7 +221,7 @@ def test_it_shows_itself(curve):
     assert lines[2].split()[1:3] == ["50.0%", "50.0%"]
     assert len(lines[1]) == len(lines[2])
     html = curve._repr_html_()
-    assert html.count("<td>") == len(PAPER_ALPHAS)
+    assert html.count("%") == len(PAPER_ALPHAS)
     assert "50.0%" in html
 
 

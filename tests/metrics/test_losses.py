@@ -18,7 +18,7 @@ from cpr_wrap.metrics import (
     check_loss,
     parse_loss,
 )
-from cpr_wrap.metrics.losses import evaluate, interpolate
+from cpr_wrap.metrics.losses import evaluate
 
 
 def column(*values):
@@ -142,13 +142,6 @@ def test_a_broken_function_shows_its_own_error():
 
     with pytest.raises(ValueError, match="no price for this"):
         as_loss(broken)(column(0.1), 0.2)
-
-
-def test_interpolation_is_numpys():
-    knots, values = column(0.0, 0.01, 0.05, 1.0), column(0.1, 0.2, 0.2, 0.9)
-    x = torch.linspace(-0.1, 1.1, 97, dtype=torch.float64)
-    expected = np.interp(x.numpy(), knots.numpy(), values.numpy())
-    np.testing.assert_allclose(interpolate(x, knots, values).numpy(), expected, atol=1e-15)
 
 
 @pytest.mark.parametrize(

@@ -190,15 +190,11 @@ def paired_loss(
     first: RobustnessCurve, second: RobustnessCurve, loss: LossLike
 ) -> Difference | None:
     """The first's total robust loss minus the second's on the images of both; None without any."""
-    rows = [{n: row for row, n in enumerate(c.records.index.tolist())} for c in (first, second)]
-    both = sorted(rows[0].keys() & rows[1].keys())
-    if not both:
+    numbers = (first.records.index.numpy(), second.records.index.numpy())
+    both, *rows = np.intersect1d(*numbers, assume_unique=True, return_indices=True)
+    if len(both) == 0:
         return None
-    losses = [
-        curve.image_losses(loss)[[place[number] for number in both]]
-        for curve, place in zip((first, second), rows, strict=True)
-    ]
-    return paired(losses[0], losses[1])
+    return paired(first.image_losses(loss)[rows[0]], second.image_losses(loss)[rows[1]])
 
 
 def clear_winner(losses: Sequence[Tensor]) -> int | None:

@@ -67,14 +67,6 @@ class Calibration(NamedTuple):
     record: CalibrationRecord
 
 
-class _Found(NamedTuple):
-    """A rule, its verdicts on all images, and a word on how it was found."""
-
-    rule: RejectionRule
-    accepted: Tensor
-    note: str = ""
-
-
 def calibrate(
     model: SelectiveClassifier,
     x_val: Tensor | Dataset[Any] | DataLoader[Any],
@@ -122,7 +114,9 @@ def calibrate(
     check_images(x_val, "x_val")
     if y_val is None:
         raise TypeError("y_val: expected labels for a tensor of images, got None")
-    check_labels(y_val, len(x_val), name="y_val")
+    with torch.no_grad():
+        num_classes = model.logits(x_val[:1]).shape[1]
+    check_labels(y_val, len(x_val), num_classes, name="y_val")
     check_share(reject_rate, "reject_rate")
     check_share(confidence, "confidence")
     check_count(batch_size, "batch_size")
@@ -137,17 +131,19 @@ def calibrate(
         search = _Search(model, x_val, y_val, reject_rate, batch_size, max_radius)
     for each in told:
         warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-    search.blind = any(str(each.message) == BLIND for each in told)
     how = model.rule.calibrated_by
     if isinstance(how, BySearch):
-        found = search.setting(how)
+        rule, accepted, note = search.setting(how)
     elif isinstance(how, Unchanged) and not force:
-        found = _Found(
-            model.rule, search.first.accepted, f"{how.why}; calibrate(..., force=True) moves it"
-        )
+        rule, accepted = model.rule, search.first.accepted
+        note = f"{how.why}; calibrate(..., force=True) moves it"
     else:
-        found = search.threshold(model.rule)
-    return Calibration(model.with_rule(found.rule), search.record(found, reject_rate, confidence))
+        rule, accepted, note = search.threshold()
+    notes = [note, BLIND if any(str(each.message) == BLIND for each in told) else ""]
+    return Calibration(model.with_rule(rule), search.record(rule, accepted, notes, confidence))
+
+
+_Found = tuple[RejectionRule, Tensor, str]  # a rule, what it accepts, and a word on the search
 
 
 class _Search:
@@ -162,11 +158,7 @@ class _Search:
         batch_size: int,
         most: float | None,
     ) -> None:
-        self.model, self.x, self.batch_size = model, x, batch_size
-        self.blind = False  # whether some images have no usable gradient
-        with torch.no_grad():
-            num_classes = model.logits(x[:1]).shape[1]
-        check_labels(y, len(x), num_classes, name="y_val")
+        self.model, self.x, self.rate, self.batch_size = model, x, rate, batch_size
         # The first look is at the largest setting: what is accepted there can be left alone later.
         rule, how = model.rule, model.rule.calibrated_by
         if isinstance(how, BySearch):
@@ -191,22 +183,22 @@ class _Search:
         answers = [model(batch) for batch in x.split(self.batch_size)]
         return Selection(*(torch.cat(parts) for parts in zip(*answers, strict=True)))
 
-    def threshold(self, rule: RejectionRule) -> _Found:
+    def threshold(self) -> _Found:
         """The quantile of the scores, as the published code takes it."""
         scores = self.first.score
         ascending = scores[self.correct].sort().values
         # Accepted from the threshold on: exactly `wanted` scores lie below it, but for ties.
-        cut = replace(rule, threshold=float(ascending[self.wanted]))
+        cut = replace(self.model.rule, threshold=float(ascending[self.wanted]))
         accepted = scores >= cut.threshold
         below = int((~accepted & self.correct).sum())
         if below == self.wanted:
-            return _Found(cut, accepted)
+            return cut, accepted, ""
         tied = int((ascending == cut.threshold).sum())
         note = (
             f"{tied} correctly classified images share the score {cut.threshold:g}, and rejecting "
             "them too would reject more than requested"
         )
-        return _Found(cut, accepted, note)
+        return cut, accepted, note
 
     def setting(self, how: BySearch) -> _Found:
         """The largest setting at which no more than `wanted` right answers are rejected."""
@@ -219,7 +211,7 @@ class _Search:
                 f"even {name} {value:g}, the largest possible, rejects {len(suspects)} of "
                 f"{self.num_correct}; {how.advice}"
             )
-            return _Found(rule, accepted, note if len(suspects) < self.wanted else "")
+            return rule, accepted, note if len(suspects) < self.wanted else ""
         for _ in range(_ROUNDS):
             value = self._bisect(name, suspects, value)
             rule = replace(rule, **{name: value})
@@ -234,7 +226,7 @@ class _Search:
             note = f"just above {name} {value:g} several images are rejected at once"
         if len(rejected) > self.wanted:
             note = f"no {name} tried down to {value:g} rejects as few as requested"
-        return _Found(rule, accepted, "; ".join(filter(None, [note, self._fragile(rule, how)])))
+        return rule, accepted, "; ".join(filter(None, [note, self._fragile(rule, how)]))
 
     def _fragile(self, rule: RejectionRule, how: BySearch) -> str:
         """A word on a radius that is smaller than what rounding to bytes does to an image."""
@@ -274,24 +266,25 @@ class _Search:
                 low, suspects, below = middle, suspects[accepted], below + rejected
         return low or high
 
-    def record(self, found: _Found, rate: float, confidence: float) -> CalibrationRecord:
+    def record(
+        self, rule: RejectionRule, accepted: Tensor, notes: list[str], confidence: float
+    ) -> CalibrationRecord:
         """Write down what the found rule does on all images."""
-        rejected = len(self._rejected(found.accepted))
+        rejected = len(self._rejected(accepted))
         coarse = (
-            f"{self.num_correct} correctly classified images cannot resolve a rate of {rate:g}; it "
-            f"takes {math.ceil(1 / rate - 1e-9)}"
+            f"{self.num_correct} correctly classified images cannot resolve a rate of "
+            f"{self.rate:g}; it takes {math.ceil(1 / self.rate - 1e-9)}"
         )
-        notes = [coarse if self.wanted == 0 else "", found.note, BLIND if self.blind else ""]
         return CalibrationRecord(
             before=self.model.rule,
-            after=found.rule,
-            reject_rate=rate,
+            after=rule,
+            reject_rate=self.rate,
             measured_rate=rejected / self.num_correct,
             num_rejected=rejected,
             num_correct=self.num_correct,
             num_images=len(self.x),
-            overall_rate=float((~found.accepted).double().mean()),
+            overall_rate=float((~accepted).double().mean()),
             interval=clopper_pearson(rejected, self.num_correct, confidence),
             reached=rejected == self.wanted > 0,
-            note="; ".join(filter(None, notes)),
+            note="; ".join(filter(None, [coarse if self.wanted == 0 else "", *notes])),
         )

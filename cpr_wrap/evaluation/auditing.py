@@ -325,6 +325,6 @@ def _still_to_find(few: _Few, donors: Donors) -> _Outcome:
     seen = richness(torch.stack(found).cpu())
     low, high = seen.more
     return None, (
-        f"{_ROUNDS} rounds break {seen.broken} of {seen.images} images; more of these attacks "
+        f"{_ROUNDS} rounds break {seen.broken} of {len(found[0])} images; more of these attacks "
         f"would break about {low} to {high} more. A stronger attack may break more than that"
     )

@@ -130,10 +130,7 @@ def mean_interval(
 class Richness(NamedTuple):
     """Estimates of how many images can be broken by rounds like those that were made."""
 
-    images: int
     broken: int  # in any round
-    once: int
-    twice: int
     jackknife: float
     chao: float
     low: float  # ends of Chao's interval
@@ -178,14 +175,5 @@ def richness(found: Tensor, level: float = LEVEL) -> Richness:
         z = float(norm.ppf((1 + level) / 2))
         spread = math.exp(z * math.sqrt(math.log(1 + variance / missed**2)))
         low, high = broken + missed / spread, broken + missed * spread
-    cap = float(images)
-    return Richness(
-        images=images,
-        broken=broken,
-        once=once,
-        twice=twice,
-        jackknife=min(cap, broken + share * once),
-        chao=min(cap, broken + missed),
-        low=min(cap, low),
-        high=min(cap, high),
-    )
+    estimates = (broken + share * once, broken + missed, low, high)
+    return Richness(broken, *(min(float(images), estimate) for estimate in estimates))

@@ -18,7 +18,7 @@ from cpr_wrap.metrics.losses import (
     image_losses,
     like,
 )
-from cpr_wrap.metrics.records import Records, distances, plain_rows
+from cpr_wrap.metrics.records import Records, check_column, distances, plain_rows
 
 COLUMNS = ("radius", "mistake_radius", "rejection_radius")
 
@@ -46,11 +46,7 @@ class Certificate:
         check_positive(self.eps, "eps")
         for name in COLUMNS:
             column = getattr(self, name)
-            if column.dtype != torch.float64 or column.shape != self.index.shape:
-                raise ValueError(
-                    f"{name}: expected float64 of shape ({len(self.index)},), got {column.dtype} "
-                    f"of shape {tuple(column.shape)}"
-                )
+            check_column(name, column, torch.float64, len(self))
             if bool(column.isnan().any()):
                 raise ValueError(f"{name}: expected a radius for each image, got NaN")
 

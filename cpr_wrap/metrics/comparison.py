@@ -177,11 +177,6 @@ def sign_flip_test(apart: Tensor) -> float:
 
 def paired(first: Tensor, second: Tensor) -> Difference:
     """The mean of the first minus that of the second, of losses `(N,)` of the same images."""
-    if first.shape != second.shape or first.dim() != 1 or len(first) == 0:
-        raise ValueError(
-            "expected two losses for each of the same images, got shapes "
-            f"{tuple(first.shape)} and {tuple(second.shape)}"
-        )
     apart = first.double() - second.double()
     return Difference(gap=float(apart.mean()), chance=sign_flip_test(apart), images=len(apart))
 

@@ -337,7 +337,7 @@ def lemma_total_loss(curve: RobustnessCurve, loss: RejectionLoss) -> float:
     jumps = radii[radii.isfinite() & (radii > 0)].unique()
     levels = curve.error_within(torch.cat([jumps.new_zeros(1), jumps]))
     integral = float((loss(jumps, curve.eps) * levels.diff()).sum())
-    return curve.error_at(0.0) + (_at_zero(loss, curve.eps) - 1) * curve.p_rej + integral
+    return _by_lemma(curve, loss, integral)
 
 
 def trapezoid_total_loss(
@@ -366,8 +366,9 @@ def trapezoid_total_loss(
         weight = loss.t * (1 - alpha) ** (loss.t - 1)
         return float(torch.trapezoid(errors * weight, alpha))
     integral = float(torch.trapezoid(loss(alpha * curve.eps, curve.eps), errors))
-    return float(errors[0]) + (_at_zero(loss, curve.eps) - 1) * curve.p_rej + integral
+    return _by_lemma(curve, loss, integral)
 
 
-def _at_zero(loss: RejectionLoss, eps: float) -> float:
-    return float(loss(torch.zeros(1, dtype=torch.float64), eps)[0])
+def _by_lemma(curve: RobustnessCurve, loss: RejectionLoss, integral: float) -> float:
+    at_zero = float(loss(torch.zeros(1, dtype=torch.float64), curve.eps))
+    return curve.error_at(0.0) + (at_zero - 1) * curve.p_rej + integral

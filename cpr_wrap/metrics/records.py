@@ -62,6 +62,24 @@ def inward(distance: Tensor, eps: float) -> Tensor:
     return torch.where(distance > 0, torch.maximum(distance - rounding(eps), tiny), distance)
 
 
+def check_column(name: str, column: Any, kind: Any, count: int) -> None:
+    """Refuse anything but a tuple of `count` strings, or a tensor `(count,)` of one dtype."""
+    if kind is str:
+        if not isinstance(column, tuple) or not all(isinstance(entry, str) for entry in column):
+            raise TypeError(f"{name}: expected a tuple of strings, got {column!r:.60}")
+    elif not isinstance(column, Tensor):
+        raise TypeError(f"{name}: expected a torch.Tensor, got {type(column).__name__}")
+    elif column.dtype != kind:
+        raise TypeError(f"{name}: expected {kind}, got {column.dtype}")
+    elif column.device.type != "cpu":
+        raise ValueError(f"{name}: expected a tensor on the CPU, got {column.device}")
+    shape = tuple(column.shape) if isinstance(column, Tensor) else (len(column),)
+    if shape != (count,):
+        raise ValueError(
+            f"{name}: expected one entry for each of the {count} images, got shape {shape}"
+        )
+
+
 def plain_rows(columns: Mapping[str, Tensor | Sequence[str]]) -> list[dict[str, Any]]:
     """One dictionary per entry of columns `(N,)`, ready for a line of JSON; inf becomes None."""
     plain = {
@@ -129,8 +147,10 @@ class Records:
 
     def __post_init__(self) -> None:
         check_positive(self.eps, "eps")
-        for name in _COLUMNS:
-            self._check_column(name)
+        for name, kind in _COLUMNS.items():
+            column = getattr(self, name)
+            if column is not None or name not in _OPTIONAL:
+                check_column(name, column, kind, len(self))
         if len(self.index.unique()) != len(self):
             raise ValueError("index: expected every image once, got duplicates")
         for wrong, rule in self._broken_rules():
@@ -157,25 +177,6 @@ class Records:
             f"{int(self.rejected_radius.isfinite().sum())} made to be rejected, "
             f"{int((self.clean_label == REJECTED).sum())} of them clean)"
         )
-
-    def _check_column(self, name: str) -> None:
-        column, kind = getattr(self, name), _COLUMNS[name]
-        if column is None and name in _OPTIONAL:
-            return
-        if kind is str:
-            if not isinstance(column, tuple) or not all(isinstance(entry, str) for entry in column):
-                raise TypeError(f"{name}: expected a tuple of strings, got {column!r:.60}")
-        elif not isinstance(column, Tensor):
-            raise TypeError(f"{name}: expected a torch.Tensor, got {type(column).__name__}")
-        elif column.dtype != kind:
-            raise TypeError(f"{name}: expected {kind}, got {column.dtype}")
-        elif column.device.type != "cpu":
-            raise ValueError(f"{name}: expected a tensor on the CPU, got {column.device}")
-        shape = tuple(column.shape) if isinstance(column, Tensor) else (len(column),)
-        if shape != (len(self),):
-            raise ValueError(
-                f"{name}: expected one entry for each of the {len(self)} images, got shape {shape}"
-            )
 
     def _broken_rules(self) -> Iterator[tuple[Tensor, str]]:
         """The rules of records, each with the rows that break it `(N,)`."""

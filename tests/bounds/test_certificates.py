@@ -282,7 +282,7 @@ def test_what_cannot_be_certified_is_refused(curve: cpr_wrap.RobustnessCurve) ->
     other = replace(curve.certificate, index=curve.certificate.index + 1)
     with pytest.raises(ValueError, match="of different images"):
         other.check(curve.records)
-    with pytest.raises(ValueError, match="expected float64"):
+    with pytest.raises(TypeError, match=r"radius: expected torch.float64"):
         replace(curve.certificate, radius=curve.certificate.radius.float())
     with pytest.raises(ValueError, match="got NaN"):
         replace(curve.certificate, radius=curve.certificate.radius * math.nan)

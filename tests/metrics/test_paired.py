@@ -59,11 +59,6 @@ def test_the_sign_follows_the_gap_and_the_chance():
     assert str(Difference(gap=0.25, chance=0.0001, images=8)) == "+0.250 (p < 0.001, 8 images)"
 
 
-def test_losses_of_other_images_are_refused():
-    with pytest.raises(ValueError, match="two losses for each of the same images"):
-        paired(torch.zeros(3), torch.zeros(4))
-
-
 def test_only_shared_images_are_compared():
     broken = RobustnessCurve(make([0.1] * 6, [INF] * 6))
     whole = RobustnessCurve(make([INF] * 8, [INF] * 8))

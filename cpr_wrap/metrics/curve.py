@@ -67,23 +67,6 @@ class RobustnessCurve:
     point stored in float32 on the surface of its ball counts as inside. At alpha = 0 only a
     rejected clean input counts.
 
-    Attributes:
-        records: What the evaluation found.
-        alphas: Where the curve is tabulated. They affect tables and the paper's interpolation, not
-            `error_at` or the exact total robust loss.
-        points: The images and the points found for them; None if they were not kept.
-        origins: How each image's points were found; empty if that was not kept.
-        passes: What each stage cost.
-        settings: How the evaluation was run; None for records from elsewhere.
-        provenance: Versions, digests, notes; None for records from elsewhere.
-        about: Name of the run, and where model and images came from.
-        checks: Results of the audit; None if the run was not audited.
-        calibration: How the rule was calibrated; None if it was not.
-        ablation: What each attack does alone, if that was measured.
-        coverage: Areas under risk–coverage curves, for rules with a cheap score.
-        effort: What a longer search found on a sample; None if the budget has none.
-        certificate: What is proven about the same images; None without certification.
-
     Example:
         >>> from cpr_wrap.metrics import Records
         >>> rows = [
@@ -99,20 +82,33 @@ class RobustnessCurve:
         0.5
     """
 
-    records: Records
+    records: Records  #: What the evaluation found.
     _: KW_ONLY
+    #: Where the curve is tabulated. They affect tables and the paper's interpolation, not
+    #: `error_at` or the exact total robust loss.
     alphas: tuple[float, ...] = PAPER_ALPHAS
+    #: The images and the points found for them; None if they were not kept.
     points: evidence.Points | None = None
+    #: How each image's points were found; empty if that was not kept.
     origins: tuple[evidence.Origins, ...] = ()
-    passes: tuple[evidence.StageCost, ...] = ()
+    passes: tuple[evidence.StageCost, ...] = ()  #: What each stage cost.
+    #: How the evaluation was run; None for records from elsewhere.
     settings: evidence.Settings | None = None
+    #: Versions, digests, notes; None for records from elsewhere.
     provenance: evidence.Provenance | None = None
+    #: Name of the run, and where model and images came from.
     about: evidence.About = field(default=evidence.About())
+    #: Results of the audit; None if the run was not audited.
     checks: tuple[evidence.Check, ...] | None = None
+    #: How the rule was calibrated; None if it was not.
     calibration: evidence.CalibrationFacts | None = None
+    #: What each attack does alone, if that was measured.
     ablation: tuple[evidence.AblationRow, ...] | None = None
+    #: Areas under risk–coverage curves, for rules with a cheap score.
     coverage: evidence.Coverage | None = None
+    #: What a longer search found on a sample; None if the budget has none.
     effort: evidence.Effort | None = None
+    #: What is proven about the same images; None without certification.
     certificate: Certificate | None = None
 
     def __post_init__(self) -> None:

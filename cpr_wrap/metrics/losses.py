@@ -50,16 +50,13 @@ ImageLoss: TypeAlias = "Callable[[Tensor, Tensor], Tensor | float]"
 class StepLoss:
     """Full loss up to alpha0 · eps, none beyond.
 
-    Attributes:
-        alpha0: Fraction of eps, in [0, 1].
-
     Example:
         >>> import torch
         >>> StepLoss(0.05)(torch.tensor([0.01, 0.2]), eps=0.3)
         tensor([1., 0.])
     """
 
-    alpha0: float
+    alpha0: float  #: Fraction of eps, in [0, 1].
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha0 <= 1:
@@ -79,16 +76,13 @@ class StepLoss:
 class RampLoss:
     """(1 - r / eps) ** t, and 0 beyond eps.
 
-    Attributes:
-        t: Exponent, at least 0; with a larger one, the loss decreases faster.
-
     Example:
         >>> import torch
         >>> RampLoss(2)(torch.tensor([0.0, 0.25, 0.5, 0.75]), eps=0.5)
         tensor([1.0000, 0.2500, 0.0000, 0.0000])
     """
 
-    t: float
+    t: float  #: Exponent, at least 0; with a larger one, the loss decreases faster.
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.t) and self.t >= 0):
@@ -110,12 +104,6 @@ class RampLoss:
 class TableLoss:
     """A loss given by points (fraction of eps, loss).
 
-    Attributes:
-        points: Increasing fractions in [0, 1], with losses that do not increase.
-        between: `linear` interpolates, and is constant outside the points. `steps` is a price list:
-            the loss of a point applies from the previous point (excluded) up to this one
-            (included), and is 0 beyond the last.
-
     Example:
         >>> import torch
         >>> prices = TableLoss(((0.05, 1.0), (0.5, 0.25)), between="steps")
@@ -123,7 +111,11 @@ class TableLoss:
         tensor([1.0000, 0.2500, 0.0000])
     """
 
+    #: Increasing fractions in [0, 1], with losses that do not increase.
     points: tuple[tuple[float, float], ...]
+    #: `linear` interpolates, and is constant outside the points. `steps` is a price list: the loss
+    #: of a point applies from the previous point (excluded) up to this one (included), and is 0
+    #: beyond the last.
     between: Literal["linear", "steps"] = "linear"
 
     def __post_init__(self) -> None:

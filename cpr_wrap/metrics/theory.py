@@ -8,14 +8,13 @@ of Theorem 1 therefore means that some distances are too large or that T misses 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cpr_wrap._checks import check_positive
+from cpr_wrap._checks import check_eps, check_positive
 from cpr_wrap.metrics.losses import LossLike, Numbers, fractions, image_losses, like
 from cpr_wrap.metrics.records import REJECTED, Records, inward, rounding
 
@@ -194,8 +193,7 @@ def theorems_of(records: Records, radius: float) -> tuple[Theorem1Bound, Theorem
 def _checked(distance: Tensor, base_wrong: Tensor, eps: float, radius: float) -> dict[str, Any]:
     """What a theorem is about, on the CPU, distances less rounding."""
     check_positive(eps, "eps")
-    if not (math.isfinite(radius) and radius >= 0):
-        raise ValueError(f"radius: expected a finite number of at least 0, got {radius}")
+    check_eps(radius, "radius")
     if distance.dim() != 1 or len(distance) == 0 or distance.shape != base_wrong.shape:
         raise ValueError(
             "expected distances and base_wrong of shape (N,) with at least one image, "

@@ -21,9 +21,6 @@ from cpr_wrap.metrics.curve import RobustnessCurve
 from cpr_wrap.metrics.intervals import LEVEL
 from cpr_wrap.metrics.losses import LossLike, as_loss
 
-_GIVEN, _MERGED = "GivenPoints", "merged"
-_DRAWS = 9_999
-
 
 class Ground(NamedTuple):
     """All that two runs must share to be ranked."""
@@ -56,9 +53,9 @@ def attacks_of(curve: RobustnessCurve) -> str:
     if curve.settings is None:
         return ""
     name = curve.settings.budget
-    if name == _MERGED and curve.provenance is not None:
+    if name == "merged" and curve.provenance is not None:
         return f"{name} from {len(curve.provenance.merged)}"
-    given = any(stage.startswith(_GIVEN) for stage in curve.settings.stages)
+    given = any(stage.startswith("GivenPoints") for stage in curve.settings.stages)
     return f"{name} + given points" if given else name
 
 
@@ -168,7 +165,7 @@ def sign_flip_test(apart: Tensor) -> float:
         np.sum,
         permutation_type="samples",
         vectorized=True,
-        n_resamples=_DRAWS,
+        n_resamples=9_999,
         batch=max(1, 4_000_000 // len(apart)),
         rng=np.random.default_rng(0),
     )

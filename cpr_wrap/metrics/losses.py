@@ -172,8 +172,7 @@ def _name(function: object) -> str:
 
 def _short(number: float) -> str:
     """The shortest text that reads back as the same number."""
-    text = f"{number:g}"
-    return text if float(text) == number else repr(float(number))
+    return repr(float(number)).removesuffix(".0")
 
 
 def fractions(alpha: float | Tensor) -> Tensor:

@@ -168,8 +168,6 @@ class Records:
         mine, theirs = ((r.eps, r.norm, r.to_rows()) for r in (self, other))
         return mine == theirs
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return (
             f"Records({len(self)} images, {self.norm} eps={self.eps:g}: "

@@ -162,8 +162,8 @@ class _Search:
         # The first look is at the largest setting: what is accepted there can be left alone later.
         rule, how = model.rule, model.rule.calibrated_by
         if isinstance(how, BySearch):
-            whole = threat(rule.norm or "Linf").everything(x)
-            self.most = min(most or whole, how.most or whole)
+            self.whole = threat(rule.norm or "Linf").everything(x)
+            self.most = min(most or self.whole, how.most or self.whole)
             rule = replace(rule, **{how.setting: self.most})
         self.first = self.ask(rule)
         self.correct = self.first.predicted == y.to(x.device)
@@ -230,8 +230,7 @@ class _Search:
 
     def _fragile(self, rule: RejectionRule, how: BySearch) -> str:
         """A word on a radius that is smaller than what rounding to bytes does to an image."""
-        whole = threat(rule.norm or "Linf").everything(self.x)
-        half = min(_GRAY / 2 * whole, self.most)
+        half = min(_GRAY / 2 * self.whole, self.most)
         if how.setting != "radius" or rule.reach >= half:
             return ""
         there = len(self._rejected(self.ask(replace(rule, **{how.setting: half})).accepted))

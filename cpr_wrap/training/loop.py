@@ -25,7 +25,6 @@ from cpr_wrap.selective import RejectionRule, SelectiveClassifier
 from cpr_wrap.training.data import Images, TrainingData
 from cpr_wrap.training.distributed import choose_device
 from cpr_wrap.training.measure import EpochRecord
-from cpr_wrap.training.method import AdversarialMethod
 from cpr_wrap.training.recipes import RECIPES, Recipe, describe_recipe
 from cpr_wrap.training.trainer import Trainer
 
@@ -92,15 +91,15 @@ def train(
         data = load_data(recipe.dataset, "train")
         if validation is None:
             validation = load_data(recipe.dataset, "validation")
-    place, source = choose_device(device), {"network": None, **(source or {})}
     images = TrainingData(data, num_classes, workers)
-    classes = images.num_classes
+    shape, classes = tuple(images.first.shape[1:]), images.num_classes
+    source = {"network": None, **(source or {})}
     if network is None:
-        shape = tuple(images.first().shape[1:])
         outputs, auxiliary = classes + recipe.method.extra_outputs, recipe.method.auxiliary
         settings = network_settings(recipe.network, shape, outputs, auxiliary=auxiliary)
         network = build_network(recipe.network, seed=recipe.seed, **settings)
         source = {"network": recipe.network, "network_settings": settings}
+    place = choose_device(device)
     trainer = Trainer(
         recipe=recipe,
         images=images,
@@ -108,21 +107,19 @@ def train(
         network=network.to(place).to(memory_format=torch.channels_last),
         device=place,
         out=None if out is None else Path(out),
+        resume=resume,
         early_stop=early_stop,
         amp=amp,
+        compile=compile,
         save_seconds=save_seconds,
     )
-    trainer.prepare(compile_network=compile, resume=resume)
     trainer.run(show=progress)
-    if trainer.out is not None and trainer.team.leads:
-        shape = trainer.input_shape
+    if trainer.out is not None and trainer.leads:
         facts = {"input_shape": list(shape), "num_classes": classes, "dataset": images.name}
-        told = (trainer.validation_set, trainer.history, {**source, **facts})
+        told = (trainer.held_out, trainer.history, {**source, **facts})
         finished_model(recipe, network, *told).save(trainer.out)
     ranks.barrier()  # nobody returns before the model is written
-    return TrainingResult(
-        network=trainer.network, history=tuple(trainer.history), folder=trainer.out
-    )
+    return TrainingResult(network=network, history=tuple(trainer.history), folder=trainer.out)
 
 
 def trained_rule(
@@ -154,8 +151,8 @@ def finished_model(
 
     The `facts` are how to build it again, and what images it takes.
     """
-    method, attacks = recipe.method, isinstance(recipe.method, AdversarialMethod)
-    threat = {name: getattr(method, name) for name in ("norm", "eps") if attacks}
+    method = recipe.method
+    threat = {name: getattr(method, name) for name in ("norm", "eps") if hasattr(method, name)}
     versions = {"cpr_wrap": __version__, "torch": torch.__version__}
     source = {
         **facts,

@@ -40,7 +40,7 @@ def test_batches_are_the_images_asked_for():
     for source in (TrainingData((X, Y)), TrainingData(TensorDataset(X, Y), num_classes=3)):
         assert len(source) == 12
         assert source.num_classes == 3
-        assert torch.equal(source.first(), X[:1])
+        assert torch.equal(source.first, X[:1])
         for chosen, (x, y) in zip(numbers, source.batches(numbers), strict=True):
             assert torch.equal(x, X[chosen])
             assert torch.equal(y, Y[chosen])
@@ -64,7 +64,7 @@ def test_bad_images_are_refused():
     with pytest.raises(ValueError, match="does not say it; pass num_classes"):
         TrainingData(TensorDataset(X, Y))
     with pytest.raises(ValueError, match=r"expected pixels in \[0, 1\]"):
-        TrainingData(TensorDataset(X * 255, Y), num_classes=3).first()
+        _ = TrainingData(TensorDataset(X * 255, Y), num_classes=3).first
 
     class Stream(IterableDataset):
         def __iter__(self):

@@ -115,18 +115,14 @@ class TrainingData:
 
 
 def epoch_batches(count: int, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
-    """The numbers of the images of each batch of an epoch.
+    """The numbers of the images of each batch of an epoch, by seed and epoch alone.
 
     The last batch holds what is left over, but is never a single image: batch norm has nothing to
     normalize one image by, so it joins the batch before.
     """
+    order = noise.keys(seed, _ORDER, epoch, torch.arange(count)).argsort()
     begins = range(batch_size, count - (batch_size > 1), batch_size)
-    return list(epoch_order(count, seed, epoch).tensor_split(list(begins)))
-
-
-def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
-    """A permutation of `range(count)` that depends on seed and epoch alone."""
-    return noise.keys(seed, _ORDER, epoch, torch.arange(count)).argsort()
+    return list(order.tensor_split(list(begins)))
 
 
 @AUGMENTATIONS.register("none")

@@ -21,7 +21,7 @@ from cpr_wrap.data import load_data
 from cpr_wrap.engine import ranks
 from cpr_wrap.networks import build_network, network_settings
 from cpr_wrap.rule import ByQuantile
-from cpr_wrap.selective import RejectionRule, SelectiveClassifier
+from cpr_wrap.selective import SelectiveClassifier
 from cpr_wrap.training.data import Images, TrainingData
 from cpr_wrap.training.distributed import choose_device
 from cpr_wrap.training.measure import EpochRecord
@@ -122,24 +122,6 @@ def train(
     return TrainingResult(network=network, history=tuple(trainer.history), folder=trainer.out)
 
 
-def trained_rule(
-    recipe: Recipe, network: nn.Module, validation: tuple[Tensor, Tensor] | None
-) -> RejectionRule:
-    """The rule that a recipe's network, in eval mode, is made for, with its threshold set."""
-    rule = recipe.rule
-    if not isinstance(rule.calibrated_by, ByQuantile):
-        return rule
-    if validation is None:
-        warnings.warn(
-            f"no validation images: the threshold of rule {rule.name!r} stays {rule.threshold:g}, "
-            "which accepts everything; set it with calibrate, or pass validation=",
-            stacklevel=2,
-        )
-        return rule
-    model = SelectiveClassifier(network, rule)
-    return calibrate(model, *validation, recipe.reject_rate).model.rule
-
-
 def finished_model(
     recipe: Recipe,
     network: nn.Module,
@@ -147,11 +129,12 @@ def finished_model(
     history: Sequence[EpochRecord],
     facts: Mapping[str, Any],
 ) -> SelectiveClassifier:
-    """A trained network, in eval mode, with its rule; its source is all that is known about it.
+    """A trained network, in eval mode, with its rule, whose threshold is set on validation images.
 
-    The `facts` are how to build it again, and what images it takes.
+    Its source is all that is known about it: `facts` are how to build it again, and what images it
+    takes.
     """
-    method = recipe.method
+    method, rule = recipe.method, recipe.rule
     threat = {name: getattr(method, name) for name in ("norm", "eps") if hasattr(method, name)}
     versions = {"cpr_wrap": __version__, "torch": torch.__version__}
     source = {
@@ -161,4 +144,14 @@ def finished_model(
         "history": [asdict(record) for record in history],
         "versions": {**versions, "python": platform.python_version()},
     }
-    return SelectiveClassifier(network, trained_rule(recipe, network, validation), source)
+    model = SelectiveClassifier(network, rule, source)
+    if not isinstance(rule.calibrated_by, ByQuantile):
+        return model
+    if validation is None:
+        warnings.warn(
+            f"no validation images: the threshold of rule {rule.name!r} stays {rule.threshold:g}, "
+            "which accepts everything; set it with calibrate, or pass validation=",
+            stacklevel=2,
+        )
+        return model
+    return calibrate(model, *validation, recipe.reject_rate).model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -36,15 +37,13 @@ class TrainingData:
 
     def __init__(self, data: Images, num_classes: int | None = None, workers: int = 0) -> None:
         """Wrap images in [0, 1]; `num_classes` is for data that do not say it themselves."""
-        self._tensors: tuple[Tensor, Tensor] | None = None
-        self._dataset: Any = data
         self._workers = workers
         self.name: str | None = getattr(data, "name", None)
         if isinstance(data, ImageData):
-            self._tensors = (data.images, data.labels)
             num_classes = num_classes or data.num_classes
-        elif isinstance(data, tuple):
-            self._tensors = x, y = data
+            data = (data.images, data.labels)
+        if isinstance(data, tuple):
+            x, y = data
             check_images(x)
             check_labels(y, len(x), num_classes)
             num_classes = num_classes or int(y.max()) + 1
@@ -58,17 +57,20 @@ class TrainingData:
         if not num_classes:
             raise ValueError("num_classes: this data set does not say it; pass num_classes")
         self.num_classes = num_classes
+        self._data: Any = data
+        self._in_memory = isinstance(data, tuple)
 
     def __len__(self) -> int:
-        return len(self._dataset if self._tensors is None else self._tensors[1])
+        return len(self._data[1] if self._in_memory else self._data)
 
+    @cached_property
     def first(self) -> Tensor:
         """The first image, as a batch `(1, C, H, W)`, to try a network on."""
-        return next(self.batches([torch.zeros(1, dtype=torch.int64)]))[0]
+        return self.read(torch.arange(1))[0]
 
-    def all(self) -> tuple[Tensor, Tensor]:
-        """All images `(N, C, H, W)` and labels `(N,)`."""
-        return next(self.batches([torch.arange(len(self))]))
+    def read(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Images `(N, C, H, W)` and labels `(N,)` of some numbers `(N,)`, read by this process."""
+        return next(self.batches([numbers], workers=0))
 
     def identity(self) -> dict[str, Any]:
         """What tells these images from others: digests, None for what cannot be known.
@@ -81,10 +83,10 @@ class TrainingData:
         some = torch.arange(SAMPLE) * count // SAMPLE if count > SAMPLE else torch.arange(count)
         with torch.random.fork_rng(devices=[]):
             (x, y), (again, _) = self.batches([some, some], workers=0)
-        list_files = getattr(self._dataset, "listing", None)
+        list_files = getattr(self._data, "listing", None)
         return {
             "count": count,
-            "all": None if self._tensors is None else digest(*self._tensors),
+            "all": digest(*self._data) if self._in_memory else None,
             # A data set that changes its images at random is known by its labels.
             "some": digest(x) if torch.equal(x, again) else None,
             "labels": digest(y.long()),
@@ -95,13 +97,13 @@ class TrainingData:
         self, numbers: Sequence[Tensor], workers: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Give images `(N, C, H, W)` and labels `(N,)` for each tensor of numbers `(N,)`."""
-        if self._tensors is not None:
-            x, y = self._tensors
+        if self._in_memory:
+            x, y = self._data
             for chosen in numbers:
                 yield x[chosen], y[chosen]
             return
         loader: DataLoader[Any] = DataLoader(
-            self._dataset,
+            self._data,
             batch_sampler=[chosen.tolist() for chosen in numbers],
             num_workers=self._workers if workers is None else workers,
             generator=torch.Generator(),  # its own, so that the caller's is not drawn from
@@ -113,18 +115,14 @@ class TrainingData:
 
 
 def epoch_batches(count: int, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
-    """The numbers of the images of each batch of an epoch.
+    """The numbers of the images of each batch of an epoch, by seed and epoch alone.
 
     The last batch holds what is left over, but is never a single image: batch norm has nothing to
     normalize one image by, so it joins the batch before.
     """
+    order = noise.keys(seed, _ORDER, epoch, torch.arange(count)).argsort()
     begins = range(batch_size, count - (batch_size > 1), batch_size)
-    return list(epoch_order(count, seed, epoch).tensor_split(list(begins)))
-
-
-def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
-    """A permutation of `range(count)` that depends on seed and epoch alone."""
-    return noise.keys(seed, _ORDER, epoch, torch.arange(count)).argsort()
+    return list(order.tensor_split(list(begins)))
 
 
 @AUGMENTATIONS.register("none")

@@ -1,10 +1,9 @@
-"""The processes that train together, if there are several (`torchrun`)."""
+"""What the processes that train together exchange, if there are several (`torchrun`)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -13,56 +12,49 @@ from torch import Tensor, nn
 from cpr_wrap.engine import ranks
 
 
-@dataclass(frozen=True, kw_only=True)
-class Team:
-    """The process number `rank` of `world` that share every batch."""
+def total(values: Tensor) -> Tensor:
+    """Sum of a tensor over all processes, in place."""
+    if ranks.together():
+        dist.all_reduce(values)
+    return values
 
-    rank: int = 0
-    world: int = 1
 
-    @property
-    def leads(self) -> bool:
-        """Whether this process writes files and shows progress."""
-        return self.rank == 0
+def follow_leader(tensors: Iterable[Tensor]) -> None:
+    """Overwrite tensors with those of the first process."""
+    if ranks.together():
+        _in_one(tensors, lambda flat: dist.broadcast(flat, 0))
 
-    def total(self, values: Tensor) -> Tensor:
-        """Sum of a tensor over all processes, in place."""
-        if self.world > 1:
-            dist.all_reduce(values)
-        return values
 
-    def follow_leader(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors with those of the process that leads."""
-        if self.world > 1:
-            _in_one(tensors, lambda flat: dist.broadcast(flat, 0))
+def sum_gradients(network: nn.Module) -> None:
+    """Sum the gradients of a network's parameters over all processes, in one exchange.
 
-    def sum_gradients(self, network: nn.Module) -> None:
-        """Sum the gradients of a network's parameters over all processes, in one exchange.
+    A parameter that no process has a gradient of stays without one. Not torch's
+    DistributedDataParallel: its threads outlive the group and can abort the process at exit.
+    """
+    if not ranks.together():
+        return
+    learned = [p for p in network.parameters() if p.requires_grad]
+    found = learned[0].new_tensor([float(p.grad is not None) for p in learned])
+    for p in learned:
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+    _in_one([found, *(p.grad for p in learned if p.grad is not None)], total)
+    for p, count in zip(learned, found.tolist(), strict=True):
+        p.grad = p.grad if count else None
 
-        A parameter that no process has a gradient of stays without one. Not torch's
-        DistributedDataParallel: its threads outlive the group and can abort the process at exit.
-        """
-        if self.world == 1:
-            return
-        learned = [p for p in network.parameters() if p.requires_grad]
-        found = learned[0].new_tensor([float(p.grad is not None) for p in learned])
-        for p in learned:
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-        _in_one([found, *(p.grad for p in learned if p.grad is not None)], self.total)
-        for p, count in zip(learned, found.tolist(), strict=True):
-            p.grad = p.grad if count else None
 
-    def rows(self, count: int) -> slice:
-        """This process's share of a batch of `count` images.
+def share(batch: Tensor, rank: int, world: int) -> tuple[Tensor, float]:
+    """The images `(M,)` of a batch `(N,)` that the process `rank` of `world` has, and their weight.
 
-        Shares begin at even places, because CCAT and RCD give every second image another role:
-        an image keeps its role whatever the number of processes. They are made of whole pairs, the
-        odd image going with the last of them: batch norm cannot work on a share of one image.
-        """
-        pairs = count // 2
-        first, last = (-(-pairs * rank // self.world) for rank in (self.rank, self.rank + 1))
-        begin = 2 * first if first < pairs or self.rank == 0 else count
-        return slice(begin, 2 * last if last < pairs else count)
+    Shares begin at even places, because CCAT and RCD give every second image another role:
+    an image keeps its role whatever the number of processes. They are made of whole pairs, the
+    odd image going with the last of them: batch norm cannot work on a share of one image. A process
+    for which nothing is left gets two images that weigh nothing.
+    """
+    pairs = len(batch) // 2
+    first, last = (-(-pairs * each // world) for each in (rank, rank + 1))
+    begin = 2 * first if first < pairs or rank == 0 else len(batch)
+    own = batch[begin : 2 * last if last < pairs else len(batch)]
+    return (own, 1.0) if len(own) else (batch[:2], 0.0)
 
 
 def _in_one(tensors: Iterable[Tensor], exchange: Callable[[Tensor], object]) -> None:
@@ -76,12 +68,6 @@ def _in_one(tensors: Iterable[Tensor], exchange: Callable[[Tensor], object]) -> 
         parts = flat.split([tensor.numel() for tensor in alike])
         for tensor, part in zip(alike, parts, strict=True):
             tensor.copy_(part.view(tensor.shape))
-
-
-def join_group(device: torch.device) -> Team:
-    """Join the processes that `torchrun` started, or stand alone."""
-    ranks.join(device)
-    return Team(rank=ranks.rank(), world=ranks.world_size())
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:

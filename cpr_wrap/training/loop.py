@@ -21,11 +21,10 @@ from cpr_wrap.data import load_data
 from cpr_wrap.engine import ranks
 from cpr_wrap.networks import build_network, network_settings
 from cpr_wrap.rule import ByQuantile
-from cpr_wrap.selective import RejectionRule, SelectiveClassifier
+from cpr_wrap.selective import SelectiveClassifier
 from cpr_wrap.training.data import Images, TrainingData
 from cpr_wrap.training.distributed import choose_device
 from cpr_wrap.training.measure import EpochRecord
-from cpr_wrap.training.method import AdversarialMethod
 from cpr_wrap.training.recipes import RECIPES, Recipe, describe_recipe
 from cpr_wrap.training.trainer import Trainer
 
@@ -92,15 +91,15 @@ def train(
         data = load_data(recipe.dataset, "train")
         if validation is None:
             validation = load_data(recipe.dataset, "validation")
-    place, source = choose_device(device), {"network": None, **(source or {})}
     images = TrainingData(data, num_classes, workers)
-    classes = images.num_classes
+    shape, classes = tuple(images.first.shape[1:]), images.num_classes
+    source = {"network": None, **(source or {})}
     if network is None:
-        shape = tuple(images.first().shape[1:])
         outputs, auxiliary = classes + recipe.method.extra_outputs, recipe.method.auxiliary
         settings = network_settings(recipe.network, shape, outputs, auxiliary=auxiliary)
         network = build_network(recipe.network, seed=recipe.seed, **settings)
         source = {"network": recipe.network, "network_settings": settings}
+    place = choose_device(device)
     trainer = Trainer(
         recipe=recipe,
         images=images,
@@ -108,39 +107,19 @@ def train(
         network=network.to(place).to(memory_format=torch.channels_last),
         device=place,
         out=None if out is None else Path(out),
+        resume=resume,
         early_stop=early_stop,
         amp=amp,
+        compile=compile,
         save_seconds=save_seconds,
     )
-    trainer.prepare(compile_network=compile, resume=resume)
     trainer.run(show=progress)
-    if trainer.out is not None and trainer.team.leads:
-        shape = trainer.input_shape
+    if trainer.out is not None and trainer.leads:
         facts = {"input_shape": list(shape), "num_classes": classes, "dataset": images.name}
-        told = (trainer.validation_set, trainer.history, {**source, **facts})
+        told = (trainer.held_out, trainer.history, {**source, **facts})
         finished_model(recipe, network, *told).save(trainer.out)
     ranks.barrier()  # nobody returns before the model is written
-    return TrainingResult(
-        network=trainer.network, history=tuple(trainer.history), folder=trainer.out
-    )
-
-
-def trained_rule(
-    recipe: Recipe, network: nn.Module, validation: tuple[Tensor, Tensor] | None
-) -> RejectionRule:
-    """The rule that a recipe's network, in eval mode, is made for, with its threshold set."""
-    rule = recipe.rule
-    if not isinstance(rule.calibrated_by, ByQuantile):
-        return rule
-    if validation is None:
-        warnings.warn(
-            f"no validation images: the threshold of rule {rule.name!r} stays {rule.threshold:g}, "
-            "which accepts everything; set it with calibrate, or pass validation=",
-            stacklevel=2,
-        )
-        return rule
-    model = SelectiveClassifier(network, rule)
-    return calibrate(model, *validation, recipe.reject_rate).model.rule
+    return TrainingResult(network=network, history=tuple(trainer.history), folder=trainer.out)
 
 
 def finished_model(
@@ -150,12 +129,13 @@ def finished_model(
     history: Sequence[EpochRecord],
     facts: Mapping[str, Any],
 ) -> SelectiveClassifier:
-    """A trained network, in eval mode, with its rule; its source is all that is known about it.
+    """A trained network, in eval mode, with its rule, whose threshold is set on validation images.
 
-    The `facts` are how to build it again, and what images it takes.
+    Its source is all that is known about it: `facts` are how to build it again, and what images it
+    takes.
     """
-    method, attacks = recipe.method, isinstance(recipe.method, AdversarialMethod)
-    threat = {name: getattr(method, name) for name in ("norm", "eps") if attacks}
+    method, rule = recipe.method, recipe.rule
+    threat = {name: getattr(method, name) for name in ("norm", "eps") if hasattr(method, name)}
     versions = {"cpr_wrap": __version__, "torch": torch.__version__}
     source = {
         **facts,
@@ -164,4 +144,14 @@ def finished_model(
         "history": [asdict(record) for record in history],
         "versions": {**versions, "python": platform.python_version()},
     }
-    return SelectiveClassifier(network, trained_rule(recipe, network, validation), source)
+    model = SelectiveClassifier(network, rule, source)
+    if not isinstance(rule.calibrated_by, ByQuantile):
+        return model
+    if validation is None:
+        warnings.warn(
+            f"no validation images: the threshold of rule {rule.name!r} stays {rule.threshold:g}, "
+            "which accepts everything; set it with calibrate, or pass validation=",
+            stacklevel=2,
+        )
+        return model
+    return calibrate(model, *validation, recipe.reject_rate).model

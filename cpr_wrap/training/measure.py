@@ -6,7 +6,7 @@ networks may have more outputs than classes; further columns are not read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from cpr_wrap import noise
 from cpr_wrap._text import percent
+from cpr_wrap.geometry import wide
 from cpr_wrap.objective import margin
 from cpr_wrap.training.method import Losses, attacking
 from cpr_wrap.training.methods import AT
@@ -38,42 +39,16 @@ class EpochRecord:
     seconds: float  #: How long the epoch took, validation included.
 
 
-@dataclass
-class Tally:
-    """Sums over the steps of an epoch, and the time spent.
+def step_sums(losses: Losses) -> Tensor:
+    """The sums of a step `(6,)`, on the losses' device.
 
     Loss and images; right and all of those shown unchanged; right and all of the attacked.
     """
-
-    sums: list[float] = field(default_factory=lambda: [0.0] * 6)
-    seconds: float = 0.0
-
-    def add(self, step: Tensor) -> None:
-        """Add the sums of one step `(6,)`."""
-        self.sums = [a + b for a, b in zip(self.sums, step.tolist(), strict=True)]
-
-    def record(self, epoch: int) -> EpochRecord:
-        """The epoch so far, before validation."""
-        loss, clean, adversarial = (
-            total / count if count else None
-            for total, count in zip(self.sums[::2], self.sums[1::2], strict=True)
-        )
-        shares = {"clean": clean, "adversarial": adversarial}
-        return EpochRecord(epoch=epoch, loss=loss or 0.0, **shares, seconds=self.seconds)
-
-
-def wide_float(device: torch.device) -> torch.dtype:
-    """The widest float of a device."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
-def step_sums(losses: Losses) -> Tensor:
-    """The sums of a step `(6,)`, on the losses' device."""
     rows = losses.rows.detach()
     sums = []
     for part in (rows, losses.clean, losses.adversarial):
-        wide = (rows[:0] if part is None else part).to(wide_float(rows.device))
-        sums += [wide.sum(), torch.ones_like(wide).sum()]
+        values = (rows[:0] if part is None else part).to(wide(rows))
+        sums += [values.sum(), torch.ones_like(values).sum()]
     return torch.stack(sums)
 
 

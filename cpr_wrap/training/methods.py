@@ -202,14 +202,14 @@ class CCAT(AdversarialMethod):
         """Cross entropy of every second image, and of the others, attacked, to softer labels."""
         (x_clean, x), (y_clean, y) = ((part[0::2], part[1::2]) for part in (x, y))
         x_adv = self.attack(network, lambda z: wrong_confidence(network(z), y), x, keys[1::2])
-        outputs = network(torch.cat([x_clean, x_adv]))
-        num_classes, half = outputs.shape[1], len(y_clean)
-        sharp = F.one_hot(y_clean, num_classes).to(outputs.dtype)
-        soft = self.soft_labels(x, x_adv, y, num_classes).to(outputs.dtype)
+        x, x_adv, y = torch.cat([x_clean, x]), torch.cat([x_clean, x_adv]), torch.cat([y_clean, y])
+        outputs = network(x_adv)
+        labels = self.soft_labels(x, x_adv, y, outputs.shape[1]).to(outputs.dtype)
+        right = correct(outputs, y)
         return Losses(
-            rows=-(torch.cat([sharp, soft]) * outputs.log_softmax(dim=1)).sum(dim=1),
-            clean=correct(outputs[:half], y_clean),
-            adversarial=correct(outputs[half:], y),
+            rows=-(labels * outputs.log_softmax(dim=1)).sum(dim=1),
+            clean=right[: len(y_clean)],
+            adversarial=right[len(y_clean) :],
         )
 
 

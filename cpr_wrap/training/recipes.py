@@ -10,7 +10,6 @@ the bundled models come from them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
@@ -36,25 +35,10 @@ from cpr_wrap.training.methods import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule(ABC):
-    """The learning rate as a multiple of the recipe's, over the course of a training.
-
-    A function of the progress, and not one of torch's schedulers, which count steps of their own: a
-    resumed training has nothing to restore.
-    """
-
-    name: ClassVar[str]
-
-    @abstractmethod
-    def factor(self, progress: float, epochs: int) -> float:
-        """The multiple after `progress` of all `epochs`, with the fraction of the current one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Linear(Schedule):
+class Linear:
     """A straight line, batch by batch, down to zero; first up from zero for a share `rise`."""
 
-    name = "linear"
+    name: ClassVar[str] = "linear"
 
     rise: float = 0.0
 
@@ -69,10 +53,10 @@ class Linear(Schedule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decay(Schedule):
+class Decay:
     """Multiplied by `rate` after each epoch; with a rate of 1 the learning rate is constant."""
 
-    name = "decay"
+    name: ClassVar[str] = "decay"
 
     rate: float = 0.95
 
@@ -82,10 +66,10 @@ class Decay(Schedule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Milestones(Schedule):
+class Milestones:
     """Multiplied by `rate` at each of some `epochs`."""
 
-    name = "milestones"
+    name: ClassVar[str] = "milestones"
 
     epochs: tuple[int, ...]
     rate: float = 0.1
@@ -93,6 +77,14 @@ class Milestones(Schedule):
     def factor(self, progress: float, epochs: int) -> float:  # noqa: ARG002
         """Rate to the power of the milestones passed."""
         return float(self.rate ** sum(progress >= epoch for epoch in self.epochs))
+
+
+Schedule = Linear | Decay | Milestones
+"""The learning rate as a multiple of the recipe's, by a function of the progress.
+
+Not one of torch's schedulers, which count steps of their own: a resumed training has nothing to
+restore.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,12 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from cpr_wrap import noise
+from cpr_wrap.engine import ranks
 from cpr_wrap.training import checkpoint, measure
 from cpr_wrap.training.data import AUGMENTATIONS, TrainingData, epoch_batches
-from cpr_wrap.training.distributed import join_group
-from cpr_wrap.training.measure import EpochRecord, Tally, TrainingProgress
-from cpr_wrap.training.method import AdversarialMethod, Losses, Method, attacking
+from cpr_wrap.training.distributed import follow_leader, share, sum_gradients, total
+from cpr_wrap.training.measure import EpochRecord, TrainingProgress
+from cpr_wrap.training.method import AdversarialMethod, Losses, Method, in_eval_mode
 from cpr_wrap.training.recipes import Recipe, describe_recipe
+from cpr_wrap.zoo.checks import check_network
 
 # Keep the uses of one seed apart.
 _ATTACK, _AUGMENT, _DROPOUT = 102, 103, 104
@@ -54,45 +56,43 @@ class Trainer:
     network: nn.Module
     device: torch.device
     out: Path | None
+    resume: bool
     early_stop: int | None
     amp: bool
+    compile: bool
     save_seconds: float
 
     def __post_init__(self) -> None:
-        self.team = join_group(self.device)
-        self.steps = len(epoch_batches(len(self.images), self.recipe.batch_size, 0, 0))
-        self.epoch = self.batch = 0
-        self.tally = Tally()
-        self.history: list[EpochRecord] = []
-        self.best: dict[str, Tensor] | None = None
-        self.clock = self.saved = time.monotonic()
-        self.identity: dict[str, Any] = {}
-        self.validation_set: tuple[Tensor, Tensor] | None = None
-        if self.validation is not None:
-            x, y = self.validation.all()
-            self.validation_set = (x.to(self.device), y.to(self.device))
-
-    def prepare(self, *, compile_network: bool, resume: bool) -> None:
         """Check that everything fits, set the network up, and restore the last state."""
+        ranks.join(self.device)
+        self.leads = ranks.rank() == 0  # and so writes files and shows progress
         self._check()
+        self.held_out: tuple[Tensor, Tensor] | None = None
+        if self.validation is not None:
+            x, y = self.validation.read(torch.arange(len(self.validation)))
+            self.held_out = (x.to(self.device), y.to(self.device))
         names = ("lr", "momentum", "nesterov", "weight_decay")
         settings: dict[str, Any] = {name: getattr(self.recipe, name) for name in names}
         self.optimizer = torch.optim.SGD(self.network.parameters(), **settings)
+        self.identity = {} if self.out is None else self._identify()
+        self.epoch = self.batch = 0
+        self.begun = self.saved = time.monotonic()
+        self.sums = torch.zeros(6, dtype=torch.float64)  # of the steps of this epoch
+        self.history: list[EpochRecord] = []
+        self.best: dict[str, Tensor] | None = None
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
-            self.identity = self._identify()
-            state = checkpoint.load_state(self.out) if resume else None
-            if state is not None:
+            if self.resume and (state := checkpoint.load_state(self.out)) is not None:
                 self._restore(state)
-        self.team.follow_leader(self.network.state_dict().values())
+        follow_leader(self.network.state_dict().values())
         self.model = self.network
-        if compile_network:
+        if self.compile:
             self.model = cast(nn.Module, torch.compile(self.model))
         if self.amp:
             self.model = Autocast(self.model, self.device.type)
 
     def _check(self) -> None:
-        method, classes = self.recipe.method, self.images.num_classes
+        method = self.recipe.method
         attacks = isinstance(method, AdversarialMethod)
         if self.early_stop is not None and (self.validation is None or not attacks):
             raise ValueError(
@@ -101,17 +101,9 @@ class Trainer:
             )
         if self.early_stop is not None and self.early_stop < 1:
             raise ValueError(f"early_stop: expected at least 1 epoch, got {self.early_stop}")
-        with attacking(self.network), torch.no_grad():
-            first = self.images.first().to(self.device)
-            outputs = self.network(first)
-        self.input_shape = tuple(first.shape[1:])
-        wanted = (1, classes + method.extra_outputs)
-        if outputs.shape != wanted:
-            raise ValueError(
-                f"expected outputs of shape {wanted} from the network for one image: {classes} "
-                f"classes and {method.extra_outputs} more for method {method.name!r}; "
-                f"got {tuple(outputs.shape)}"
-            )
+        first, classes = self.images.first.to(self.device), self.images.num_classes
+        with in_eval_mode(self.network):
+            check_network(self.network, first, classes, method.extra_outputs)
 
     def _identify(self) -> dict[str, Any]:
         """What must be the same for a resumed training to be the same training."""
@@ -135,25 +127,28 @@ class Trainer:
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.epoch, self.batch = state["epoch"], state["batch"]
-        self.tally = Tally(**json.loads(state["tally"]))
+        tally = json.loads(state["tally"])
+        self.sums = torch.tensor(tally["sums"], dtype=torch.float64)
+        self.begun -= tally["seconds"]
         self.history = [EpochRecord(**record) for record in json.loads(state["history"])]
         self.best = state["best"]
 
     def _save(self) -> None:
-        if not self.team.leads:
+        if not self.leads:
             return
         self.saved = time.monotonic()
         if not all(t.isfinite().all() for t in self.network.state_dict().values()):
             raise RuntimeError(self._diverged("a weight is not finite"))
         if self.out is None:
             return
+        tally = {"sums": self.sums.tolist(), "seconds": time.monotonic() - self.begun}
         state = {
             "identity": json.dumps(self.identity),
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "epoch": self.epoch,
             "batch": self.batch,
-            "tally": json.dumps(vars(self.tally)),
+            "tally": json.dumps(tally),
             "history": json.dumps([asdict(record) for record in self.history]),
             "best": self.best,
         }
@@ -171,36 +166,51 @@ class Trainer:
         epochs, count = self.recipe.epochs, len(self.images)
         seen = self.epoch * count + self.batch * self.recipe.batch_size
         patience = epochs if self.early_stop is None else self.early_stop
-        with TrainingProgress(epochs, count, seen, show=show and self.team.leads) as shown:
+        with TrainingProgress(epochs, count, seen, show=show and self.leads) as shown:
             while self.epoch < epochs and self._since_best() < patience:
                 self._run_epoch(shown)
         if self.best is not None:
             self.network.load_state_dict(self.best)
-        self.team.follow_leader(self.network.state_dict().values())
+        follow_leader(self.network.state_dict().values())
         self.network.eval()
 
     def _run_epoch(self, shown: TrainingProgress) -> None:
-        recipe = self.recipe
+        recipe, rank, world = self.recipe, ranks.rank(), ranks.world_size()
         batches = epoch_batches(len(self.images), recipe.batch_size, recipe.seed, self.epoch)
-        todo = batches[self.batch :]
-        mine = [self._share(numbers) for numbers in todo]
-        images = self.images.batches([numbers for numbers, _ in mine])
+        self.steps, todo = len(batches), batches[self.batch :]
+        mine = [share(numbers, rank, world) for numbers in todo]
+        images = self.images.batches([own for own, _ in mine])
         self.network.train()
-        self.clock = time.monotonic()
         for numbers, (own, weight), (x, y) in zip(todo, mine, images, strict=True):
             sums = self._step(x.to(self.device), y.to(self.device), own, weight, len(numbers))
-            self.tally.add(sums)
+            self.sums += sums.cpu()
             self.batch += 1
-            shown.step(len(numbers), self.tally.record(self.epoch))
+            shown.step(len(numbers), self._record())
             if time.monotonic() - self.saved > self.save_seconds:
-                self._tick()
                 self._save()
-        self._close_epoch(shown)
+        record = self._record(*self._validate())
+        self.history.append(record)
+        if self.early_stop is not None and self._since_best() == 0:
+            self.best = {k: v.detach().clone() for k, v in self.network.state_dict().items()}
+        shown.close_epoch(record)
+        self.epoch, self.batch, self.begun = self.epoch + 1, 0, time.monotonic()
+        self.sums.zero_()
+        self._save()
 
-    def _share(self, numbers: Tensor) -> tuple[Tensor, float]:
-        """This process's images of a batch; two that count nothing if there are none."""
-        own = numbers[self.team.rows(len(numbers))]
-        return (own, 1.0) if len(own) else (numbers[:2], 0.0)
+    def _record(self, clean: float | None = None, robust: float | None = None) -> EpochRecord:
+        """The epoch so far, with accuracies on the validation images."""
+        loss, *shares = (
+            total / count if count else None for total, count in self.sums.view(3, 2).tolist()
+        )
+        return EpochRecord(
+            epoch=self.epoch,
+            loss=loss or 0.0,
+            clean=shares[0],
+            adversarial=shares[1],
+            validation_clean=clean,
+            validation_robust=robust,
+            seconds=time.monotonic() - self.begun,
+        )
 
     def _step(self, x: Tensor, y: Tensor, numbers: Tensor, weight: float, count: int) -> Tensor:
         """Learn from this process's images of a batch of `count`, and give its sums `(6,)`.
@@ -217,16 +227,16 @@ class Trainer:
         progress = self.epoch + self.batch / self.steps
         for group in self.optimizer.param_groups:
             group["lr"] = recipe.lr * recipe.schedule.factor(progress, recipe.epochs)
-        self.team.follow_leader(self.network.buffers())  # the statistics of batch norm
+        follow_leader(self.network.buffers())  # the statistics of batch norm
         with self._own_dropout():
             losses: Losses = self._warmed_up(progress).loss(self.model, x, y, keys)
-        sums = self.team.total(measure.step_sums(losses) * weight)
+        sums = total(measure.step_sums(losses) * weight)
         if not math.isfinite(sums[0]):
             raise RuntimeError(self._diverged(f"the loss is {float(sums[0])}"))
         self.optimizer.zero_grad(set_to_none=True)
         # Summed over the processes, this is the gradient of the mean over the whole batch.
         (losses.rows.sum() * (weight / count)).backward()
-        self.team.sum_gradients(self.network)
+        sum_gradients(self.network)
         self.optimizer.step()
         return sums
 
@@ -239,7 +249,7 @@ class Trainer:
     @contextmanager
     def _own_dropout(self) -> Iterator[None]:
         """Layers that draw random numbers get the same ones in a resumed run."""
-        key = noise.keys(self.recipe.seed, _DROPOUT, self.epoch, self.batch, self.team.rank)
+        key = noise.keys(self.recipe.seed, _DROPOUT, self.epoch, self.batch, ranks.rank())
         seed = int(key) & (2**63 - 1)
         gpus = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=gpus):
@@ -248,38 +258,15 @@ class Trainer:
                 torch.cuda.manual_seed(seed)
             yield
 
-    def _tick(self) -> None:
-        now = time.monotonic()
-        self.tally.seconds += now - self.clock
-        self.clock = now
-
-    def _close_epoch(self, shown: TrainingProgress) -> None:
-        clean, robust = self._validate()
-        self._tick()
-        record = self.tally.record(self.epoch)
-        record = replace(record, validation_clean=clean, validation_robust=robust)
-        self.history.append(record)
-        if self.early_stop is not None and self._since_best() == 0:
-            self.best = {k: v.detach().clone() for k, v in self.network.state_dict().items()}
-        shown.close_epoch(record)
-        self.epoch, self.batch, self.tally = self.epoch + 1, 0, Tally()
-        self._save()
-
     def _validate(self) -> tuple[float | None, float | None]:
         """Clean and robust accuracy on the validation images, as the leading process sees them."""
-        if self.validation_set is None:
-            return None, None
-        method, known = self.recipe.method, (*self.validation_set, self.images.num_classes)
-        found = torch.full(
-            (2,), torch.nan, dtype=measure.wide_float(self.device), device=self.device
-        )
-        if self.team.leads:
-            found[0] = measure.clean_accuracy(self.network, *known)
+        method, clean, robust = self.recipe.method, None, None
+        if self.leads and self.held_out is not None:
+            known = (*self.held_out, self.images.num_classes)
+            clean = measure.clean_accuracy(self.network, *known)
             if isinstance(method, AdversarialMethod):
-                found[1] = measure.pgd_accuracy(self.network, *known, method.eps, norm=method.norm)
-        self.team.follow_leader([found])
-        clean, robust = found.tolist()
-        return clean, None if math.isnan(robust) else robust
+                robust = measure.pgd_accuracy(self.network, *known, method.eps, norm=method.norm)
+        return ranks.gather({ranks.rank(): (clean, robust)})[0]
 
     def _since_best(self) -> int:
         """Epochs since robust accuracy was highest."""

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from cpr_wrap.selective import CONFIG, WEIGHTS
-from cpr_wrap.training.loop import finished_model, trained_rule
+from cpr_wrap.training.loop import finished_model
 from cpr_wrap.training.recipes import RECIPES
 from tests.toys import Curved, pixels
 from tests.training.making import small_network
@@ -20,7 +20,7 @@ def test_a_threshold_is_set_on_validation_images():
     network, x = Curved(4), pixels(40)
     with torch.no_grad():
         y = network(x).argmax(dim=1)
-    rule = trained_rule(RECIPES["mnist-compact-ccat"], network, (x, y))
+    rule = finished_model(RECIPES["mnist-compact-ccat"], network, (x, y), (), {}).rule
     confidence = network(x).softmax(dim=1).amax(dim=1)
     assert rule.name == "confidence"
     # One percent of 40 is less than one image.
@@ -29,11 +29,12 @@ def test_a_threshold_is_set_on_validation_images():
 
 def test_without_validation_images_everything_is_accepted_with_a_warning():
     with pytest.warns(UserWarning, match="'confidence' stays 0, which accepts everything"):
-        rule = trained_rule(RECIPES["mnist-compact-ccat"], Curved(4), None)
-    assert rule.threshold == 0
+        model = finished_model(RECIPES["mnist-compact-ccat"], Curved(4), None, (), {})
+    assert model.rule.threshold == 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert trained_rule(RECIPES["mnist-compact-at"], Curved(4), None).name == "cpr"
+        model = finished_model(RECIPES["mnist-compact-at"], Curved(4), None, (), {})
+    assert model.rule.name == "cpr"
 
 
 def test_models_are_written_contiguous_with_their_config(tmp_path):

@@ -256,10 +256,10 @@ def test_a_recipe_can_be_named():
 
 
 def test_what_cannot_work_is_refused_before_any_step():
-    with pytest.raises(
-        ValueError, match=r"expected outputs of shape \(1, 4\).*3 classes and 1 mor"
-    ):
+    with pytest.raises(ValueError, match=r"expected 4 outputs, .* 3 classes and 1 more .*, got 3"):
         train(quick_recipe("rcd"), (X, Y), network=plain_network(3), progress=False)
+    with pytest.raises(ValueError, match=r"does not take images of shape \(1, 1, 4, 4\)"):
+        train(quick_recipe(), (X[..., :4, :4], Y), network=plain_network(), progress=False)
     with pytest.raises(ValueError, match="early_stop watches robust accuracy"):
         train(quick_recipe(), (X, Y), network=plain_network(), early_stop=2, progress=False)
     with pytest.raises(ValueError, match="this one is 'standard'"):
@@ -280,6 +280,13 @@ def test_what_cannot_work_is_refused_before_any_step():
             early_stop=0,
             progress=False,
         )
+
+
+def test_a_last_softmax_is_told():
+    network = nn.Sequential(plain_network(), nn.Softmax(dim=1))
+    with pytest.warns(UserWarning, match="leave out the last softmax"):
+        train(quick_recipe(epochs=1), (X, Y), network=network, progress=False)
+    assert not network.training
 
 
 def test_a_method_of_ones_own_is_enough():

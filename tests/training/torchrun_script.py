@@ -13,8 +13,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from cpr_wrap.engine import ranks
 from cpr_wrap.training import train
-from cpr_wrap.training.distributed import join_group
+from cpr_wrap.training.distributed import follow_leader, sum_gradients
 from tests.training.making import plain_network, quick_recipe, stripes
 
 
@@ -37,22 +38,22 @@ def main(folder: str, *methods: str) -> None:
 
 def check_exchange() -> None:
     """Gradients are summed and buffers follow the leader, whatever their types."""
-    team = join_group(torch.device("cpu"))
-    assert team.world == 2
+    ranks.join(torch.device("cpu"))
+    assert ranks.world_size() == 2
     network = nn.ModuleList([nn.Linear(2, 1), nn.Linear(1, 1).double(), nn.BatchNorm2d(1)])
     shared, lonely, unused = network[0].weight, network[1].weight, network[2].weight
     network[0].bias.requires_grad_(False)
-    shared.grad = torch.tensor([[1.0, 10.0]]) * (team.rank + 1)
-    if team.rank == 1:
+    shared.grad = torch.tensor([[1.0, 10.0]]) * (ranks.rank() + 1)
+    if ranks.rank() == 1:
         lonely.grad = torch.full((1, 1), 0.5, dtype=torch.float64)
-    team.sum_gradients(network)
+    sum_gradients(network)
     assert shared.grad.tolist() == [[3, 30]]
     assert lonely.grad.tolist() == [[0.5]]
     assert unused.grad is None  # so that no weight decay pulls at it
     assert network[0].bias.grad is None
     for buffer in network.buffers():
-        buffer.fill_(team.rank + 5)
-    team.follow_leader(network.buffers())
+        buffer.fill_(ranks.rank() + 5)
+    follow_leader(network.buffers())
     assert {float(buffer) for buffer in network.buffers()} == {5}
 
 

@@ -42,9 +42,10 @@ def by_threat(runs: Sequence[Run]) -> list[tuple[str, list[int]]]:
 
 def facets(runs: Sequence[Run]) -> dict[str, list[str]]:
     """What tells several runs apart, a value each: what all of them share is left out."""
+    settings = [run.curve.settings for run in runs]
     values = {
         "model": [run.curve.about.model or run.name for run in runs],
-        "rule": ["" if run.rule is None else run.rule.text or run.rule.name for run in runs],
+        "rule": ["" if each is None else each.rule.text or each.rule.name for each in settings],
         "threat": [run.budget for run in runs],
     }
     return {name: each for name, each in values.items() if len(set(each)) > 1}
@@ -139,8 +140,8 @@ def radii_of(run: Run) -> Radii:
     records, eps = run.curve.records, run.curve.eps
     whole = ~records.outer_broken
     ideal = None
-    if run.theorems is not None:
-        bound = run.theorems[0]
+    if theorems := run.curve.theorems():
+        bound = theorems[0]
         ideal = Counts.of(ideal_rejected_radius(bound.distance, bound.radius)[whole], eps)
     return Radii(
         found=Counts.of(run.curve.radii[whole], eps),

@@ -63,12 +63,9 @@ class Run:
         }
 
 
-GRID = 101  # points of bands, theory and the read-out
-
-
 def grid() -> Tensor:
-    """The alphas `(101,)` at which bands are drawn and read."""
-    return torch.linspace(0, 1, GRID, dtype=torch.float64)
+    """The alphas `(101,)` at which bands and theory are drawn and read."""
+    return torch.linspace(0, 1, 101, dtype=torch.float64)
 
 
 RunLike: TypeAlias = "Run | RobustnessCurve | str | Path"

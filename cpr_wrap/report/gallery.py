@@ -116,18 +116,14 @@ def make_gallery(
 
 
 def _pick(records: Records, count: int) -> list[tuple[int, Kind]]:
-    mistake, rejection = records.outer_distance, records.rejected_radius
     # The loss of an image with an accepted mistake is settled: its rejections matter little.
-    rejection = torch.where(records.outer_broken, torch.inf, rejection)
-    mistakes, rejections = _sorted(mistake), _sorted(rejection)
+    rejection = torch.where(records.outer_broken, torch.inf, records.rejected_radius)
+    distance: dict[Kind, Tensor] = {"rejection": rejection, "mistake": records.outer_distance}
+    mistakes, rejections = _sorted(distance["mistake"]), _sorted(distance["rejection"])
     half = min(len(mistakes), max(count // 2, count - len(rejections)))
     picked: list[tuple[int, Kind]] = [(row, "mistake") for row in _evenly(mistakes, half)]
-    few = _evenly(rejections, min(len(rejections), count - half))
-    picked += [(row, "rejection") for row in few]
-    clean: list[tuple[int, Kind]] = [
-        *((row, "rejection") for row in (rejection == 0).nonzero().flatten().tolist()),
-        *((row, "mistake") for row in (mistake == 0).nonzero().flatten().tolist()),
-    ]
+    picked += [(row, "rejection") for row in _evenly(rejections, count - half)]
+    clean = [(int(row), kind) for kind, each in distance.items() for row in (each == 0).nonzero()]
     return picked + clean[: count - len(picked)]
 
 
@@ -138,7 +134,8 @@ def _sorted(distance: Tensor) -> list[int]:
 
 
 def _evenly(rows: list[int], count: int) -> list[int]:
-    if count <= 1:
+    """At most so many of the rows, from the first to the last."""
+    if count <= 1 or count >= len(rows):
         return rows[:count]
     return [rows[round(step * (len(rows) - 1) / (count - 1))] for step in range(count)]
 

@@ -32,7 +32,6 @@ class Column:
     words: bool = False  #: Whether the column holds words, aligned left.
 
 
-Row: TypeAlias = "tuple[Cell, ...]"
 Entries: TypeAlias = "Sequence[Cell | str]"
 
 
@@ -49,7 +48,7 @@ class Table:
     """
 
     columns: tuple[Column, ...]  #: The headings.
-    rows: tuple[Row, ...]  #: Rows with one cell per column.
+    rows: tuple[tuple[Cell, ...], ...]  #: Rows with one cell per column.
     title: str = ""  #: What the numbers are.
     caption: str = ""  #: How to read them.
 

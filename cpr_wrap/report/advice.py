@@ -9,7 +9,7 @@ from cpr_wrap._text import MISSING, eps_text
 from cpr_wrap.evaluation.advice import ADVISED, LEFT_OUT, Advice, Candidate
 from cpr_wrap.metrics import RobustnessCurve
 from cpr_wrap.report.plots import COLORS, blank_figure
-from cpr_wrap.report.table import Cell, Column, Table
+from cpr_wrap.report.table import Cell, Entries, Table
 from cpr_wrap.report.tables import loss_cell, share_cell
 from cpr_wrap.rule import rule_settings
 
@@ -19,24 +19,22 @@ _MARKS = "osD^vP*X"
 def advice_table(advice: Advice) -> Table:
     """All candidates: clean rejection, latency, and loss with its interval on both sets."""
     chosen, other = advice.images
-    rows = []
-    for each in advice.candidates:
-        best = each.status == ADVISED and not advice.tied
-        verdict = each.status if each.status != LEFT_OUT else f"{LEFT_OUT}: {each.why}"
-        lower = "" if each.full else "≥ "
-        rows.append(
-            [
-                (Column("rule", words=True), Cell(each.rule.describe())),
-                (Column("clean rejected"), share_cell(each.clean_rejection)),
-                (
-                    Column("ms per image"),
-                    Cell(f"{1000 * each.latency:.3g}", 1000 * each.latency),
-                ),
-                (Column(f"loss, {chosen} validation images"), _loss(advice, each.curve, lower)),
-                (Column(f"loss, {other} others"), _loss(advice, each.reported, best=best)),
-                (Column("verdict", words=True), Cell(verdict)),
-            ]
-        )
+    tried, milliseconds = advice.candidates, [1000 * each.latency for each in advice.candidates]
+    columns: dict[str, Entries] = {
+        "rule": [each.rule.describe() for each in tried],
+        "clean rejected": [share_cell(each.clean_rejection) for each in tried],
+        "ms per image": [Cell(f"{time:.3g}", time) for time in milliseconds],
+        f"loss, {chosen} validation images": [
+            _loss(advice, each.curve, "" if each.full else "≥ ") for each in tried
+        ],
+        f"loss, {other} others": [
+            _loss(advice, each.reported, best=each.status == ADVISED and not advice.tied)
+            for each in tried
+        ],
+        "verdict": [
+            each.status if each.status != LEFT_OUT else f"{LEFT_OUT}: {each.why}" for each in tried
+        ],
+    }
     caption = (
         "In parentheses: 95 % intervals over images. ≥: dropped after the screening. "
         "Tied: the difference to the smallest loss is within chance; the cheapest is advised. "
@@ -46,7 +44,7 @@ def advice_table(advice: Advice) -> Table:
         f"Total robust loss where rejection costs {advice.cost.name} and a mistake 1; "
         f"{advice.norm} eps {eps_text(advice.eps)}, budget {advice.budget}"
     )
-    return Table.of(rows, title=title, caption=caption)
+    return Table.of(columns, title=title, caption=caption)
 
 
 def _loss(

@@ -20,13 +20,6 @@ MOST_BANDS = 3  # bands of more runs would cover each other
 BINS = 20
 
 
-class Shape(NamedTuple):
-    """One line or area of a run: its style, and its outline in the unit square."""
-
-    kind: str  # curve, band, theorem1, theorem2, certified or unknown
-    path: str
-
-
 def marks(place: int) -> str:
     """Style of the run at some place in the list of runs: a color, and dashes for a second use."""
     return f"c{place % COLORS} d{place // COLORS % 4}"
@@ -42,29 +35,27 @@ def by_threat(runs: Sequence[Run]) -> list[tuple[str, list[int]]]:
 
 def facets(runs: Sequence[Run]) -> dict[str, list[str]]:
     """What tells several runs apart, a value each: what all of them share is left out."""
+    settings = [run.curve.settings for run in runs]
     values = {
         "model": [run.curve.about.model or run.name for run in runs],
-        "rule": ["" if run.rule is None else run.rule.text or run.rule.name for run in runs],
+        "rule": ["" if each is None else each.rule.text or each.rule.name for each in settings],
         "threat": [run.budget for run in runs],
     }
     return {name: each for name, each in values.items() if len(set(each)) > 1}
 
 
-def curve_shapes(run: Run, *, band: bool = True, theory: bool = True) -> list[Shape]:
-    """All that is drawn for a run, from the back to the front."""
+def curve_shapes(run: Run, *, band: bool = True, theory: bool = True) -> dict[str, str]:
+    """The path of each kind of line or area that is drawn for a run, from the back to the front."""
     alphas = grid().tolist()
-    shapes = [Shape("band", _area(alphas, *run.band))] if band else []
+    shapes = {"band": _area(alphas, *run.band)} if band else {}
     if theory:
-        shapes += [Shape(f"theorem{n}", _steps(alphas, ys)) for n, ys in run.theory.items()]
+        shapes |= {f"theorem{n}": _steps(alphas, ys) for n, ys in run.theory.items()}
     if run.curve.certificate is not None:
         # What is certified and, between it and the curve, what nobody knows.
         low = run.curve.certificate.accuracy_at(grid()).tolist()
-        high = run.curve.accuracy_at(grid()).tolist()
-        shapes += [
-            Shape("unknown", _area(alphas, low, high)),
-            Shape("certified", _steps(alphas, low)),
-        ]
-    return [*shapes, Shape("curve", _steps(*run.curve.jumps()))]
+        shapes["unknown"] = _area(alphas, low, run.curve.accuracy_at(grid()).tolist())
+        shapes["certified"] = _steps(alphas, low)
+    return {**shapes, "curve": _steps(*run.curve.jumps())}
 
 
 def _number(value: float) -> str:
@@ -103,11 +94,11 @@ class Counts(NamedTuple):
     @classmethod
     def of(cls, radii: Tensor, eps: float) -> Counts:
         """Count radii `(N,)`."""
-        inside = radii[(radii > 0) & (radii <= eps)]
         # Bins are open on the left: a radius on an edge belongs to the bin that ends there.
-        place = torch.ceil(inside / eps * BINS - 1e-9).long() - 1
-        bins = torch.bincount(place.clip(0, BINS - 1), minlength=BINS)
-        return cls(clean=int((radii == 0).sum()), bins=bins.tolist(), none=int((radii > eps).sum()))
+        edges = torch.linspace(0, eps, BINS + 1, dtype=torch.float64)
+        places = torch.bucketize(radii, edges)
+        clean, *bins, none = torch.bincount(places, minlength=BINS + 2).tolist()
+        return cls(clean=clean, bins=bins, none=none)
 
 
 class Radii(NamedTuple):
@@ -115,7 +106,6 @@ class Radii(NamedTuple):
 
     found: Counts
     ideal: Counts | None  # of an ideal rule; None where no distance to the boundary was measured
-    whole: int  # images without an accepted mistake
     broken: int  # images left out
 
     @property
@@ -137,14 +127,9 @@ class Radii(NamedTuple):
 def radii_of(run: Run) -> Radii:
     """How near to the images a rejected point was found."""
     records, eps = run.curve.records, run.curve.eps
-    whole = ~records.outer_broken
-    ideal = None
-    if run.theorems is not None:
-        bound = run.theorems[0]
+    whole, ideal = ~records.outer_broken, None
+    if theorems := run.curve.theorems():
+        bound = theorems[0]
         ideal = Counts.of(ideal_rejected_radius(bound.distance, bound.radius)[whole], eps)
-    return Radii(
-        found=Counts.of(run.curve.radii[whole], eps),
-        ideal=ideal,
-        whole=int(whole.sum()),
-        broken=int(records.outer_broken.sum()),
-    )
+    broken = int(records.outer_broken.sum())
+    return Radii(found=Counts.of(run.curve.radii[whole], eps), ideal=ideal, broken=broken)

@@ -14,7 +14,7 @@ from torch import Tensor
 from cpr_wrap import __version__
 from cpr_wrap._files import write_atomically
 from cpr_wrap._text import eps_text
-from cpr_wrap.metrics import RuleFacts
+from cpr_wrap.metrics import RobustnessCurve, Settings
 from cpr_wrap.report.run import Run, RunLike, as_run
 
 Wanted = Literal["any", "mistake", "rejection"]
@@ -56,8 +56,8 @@ def model_info(
             never filled in from our own attacks.
     """
     run = as_run(run)
-    curve, rule = run.curve, run.rule
-    if rule is None:
+    curve, settings = run.curve, run.curve.settings
+    if settings is None:
         raise ValueError(
             f"run {run.name!r} does not say which rejection rule it used (settings.rule), so its "
             "passes per prediction are unknown; evaluate with robustness_curve, which records it"
@@ -68,8 +68,8 @@ def model_info(
         "name": name or run.name,
         "authors": authors,
         "additional_data": additional_data,
-        "number_forward_passes": rule.forwards,
-        "dataset": run.dataset,
+        "number_forward_passes": settings.rule.forwards,
+        "dataset": curve.about.dataset,
         "venue": venue,
         "architecture": architecture,
         "eps": eps_text(curve.eps),
@@ -78,18 +78,18 @@ def model_info(
         "autoattack_acc": _percentage(autoattack_acc),
         "external": _percentage(curve.accuracy_at(1.0)),
         "footnote": _FOOTNOTE,
-        "cpr_wrap": _own(run, rule),
+        "cpr_wrap": _own(curve, settings),
     }
 
 
-def _own(run: Run, rule: RuleFacts) -> dict[str, Any]:
-    figures, made = run.curve.summary(), run.curve.provenance
+def _own(curve: RobustnessCurve, settings: Settings) -> dict[str, Any]:
+    figures, made, rule = curve.summary(), curve.provenance, settings.rule
     return {
         "version": __version__,
         "images": figures["images"],
         "norm": figures["norm"],
         "rule": rule.config,
-        "budget": run.attack_budget or None,
+        "budget": settings.budget or None,
         "forward_passes_per_prediction": rule.forwards,
         "backward_passes_per_prediction": rule.backwards,
         "clean": figures["clean"],
@@ -119,12 +119,13 @@ def write_model_info(run: RunLike, folder: str | Path = "model_info", **fields: 
 
 def info_file(run: Run, folder: str | Path) -> Path:
     """Where RobustBench looks for a run's file."""
-    if not run.dataset:
+    dataset = run.curve.about.dataset
+    if not dataset:
         raise ValueError(
             f"run {run.name!r} does not say which data set it used, and RobustBench files models "
             "by data set; save it with about=About(dataset=...)"
         )
-    return Path(folder) / _safe(run.dataset) / run.curve.records.norm / f"{_safe(run.name)}.json"
+    return Path(folder) / _safe(dataset) / run.curve.records.norm / f"{_safe(run.name)}.json"
 
 
 def _safe(name: str) -> str:

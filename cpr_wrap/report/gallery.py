@@ -91,31 +91,39 @@ def make_gallery(
             "expected a curve with points, got one without; load the run from its folder with "
             "adversarial.safetensors, or make the gallery right after the evaluation"
         )
-    picked = _pick(curve.records, count)
+    records, picked = curve.records, _pick(curve.records, count)
+    found = {
+        "mistake": (points.outer, records.outer_distance, records.outer_by),
+        "rejection": (points.rejected, records.rejected_radius, records.rejected_by),
+    }
     clean = points.clean[[row for row, _ in picked]]
-    held = {"mistake": points.outer, "rejection": points.rejected}
-    found = [held[kind][row] for row, kind in picked]
-    gallery = Gallery(
-        exhibits=tuple(_exhibit(curve.records, row, kind) for row, kind in picked),
-        clean=clean,
-        perturbed=torch.stack(found) if found else clean,
-    )
+    perturbed, exhibits = clean.clone(), []
+    for place, (row, kind) in enumerate(picked):
+        images, distance, by = found[kind]
+        perturbed[place] = images[row]
+        exhibits.append(
+            Exhibit(
+                index=int(records.index[row]),
+                label=int(records.label[row]),
+                clean_label=int(records.clean_label[row]),
+                kind=kind,
+                attack=by[row],
+                distance=float(distance[row]),
+            )
+        )
+    gallery = Gallery(exhibits=tuple(exhibits), clean=clean, perturbed=perturbed)
     return _ask(model, gallery) if model is not None and picked else gallery
 
 
 def _pick(records: Records, count: int) -> list[tuple[int, Kind]]:
-    mistake, rejection = records.outer_distance, records.rejected_radius
     # The loss of an image with an accepted mistake is settled: its rejections matter little.
-    rejection = torch.where(records.outer_broken, torch.inf, rejection)
-    mistakes, rejections = _sorted(mistake), _sorted(rejection)
+    rejection = torch.where(records.outer_broken, torch.inf, records.rejected_radius)
+    distance: dict[Kind, Tensor] = {"rejection": rejection, "mistake": records.outer_distance}
+    mistakes, rejections = _sorted(distance["mistake"]), _sorted(distance["rejection"])
     half = min(len(mistakes), max(count // 2, count - len(rejections)))
     picked: list[tuple[int, Kind]] = [(row, "mistake") for row in _evenly(mistakes, half)]
-    few = _evenly(rejections, min(len(rejections), count - half))
-    picked += [(row, "rejection") for row in few]
-    clean: list[tuple[int, Kind]] = [
-        *((row, "rejection") for row in (rejection == 0).nonzero().flatten().tolist()),
-        *((row, "mistake") for row in (mistake == 0).nonzero().flatten().tolist()),
-    ]
+    picked += [(row, "rejection") for row in _evenly(rejections, count - half)]
+    clean = [(int(row), kind) for kind, each in distance.items() for row in (each == 0).nonzero()]
     return picked + clean[: count - len(picked)]
 
 
@@ -126,27 +134,14 @@ def _sorted(distance: Tensor) -> list[int]:
 
 
 def _evenly(rows: list[int], count: int) -> list[int]:
-    if count <= 1:
+    """At most so many of the rows, from the first to the last."""
+    if count <= 1 or count >= len(rows):
         return rows[:count]
     return [rows[round(step * (len(rows) - 1) / (count - 1))] for step in range(count)]
 
 
-def _exhibit(records: Records, row: int, kind: Kind) -> Exhibit:
-    distance, by = {
-        "mistake": (records.outer_distance, records.outer_by),
-        "rejection": (records.rejected_radius, records.rejected_by),
-    }[kind]
-    return Exhibit(
-        index=int(records.index[row]),
-        label=int(records.label[row]),
-        clean_label=int(records.clean_label[row]),
-        kind=kind,
-        attack=by[row],
-        distance=float(distance[row]),
-    )
-
-
 def _ask(model: SelectiveClassifier, gallery: Gallery) -> Gallery:
+    """Add what the model says at the points."""
     points = gallery.perturbed.to(network_device(model.base))
     selection, view = model(points), model.look(points, path=(1.0,))
     transformed, moved = None, [None] * len(gallery)
@@ -154,26 +149,18 @@ def _ask(model: SelectiveClassifier, gallery: Gallery) -> Gallery:
         transformed = view.points[-1].detach().to("cpu", gallery.perturbed.dtype)
         moved = view.end_logits.argmax(dim=1).tolist()
     answers = (selection.labels.tolist(), selection.predicted.tolist(), selection.score.tolist())
-    exhibits = tuple(
-        replace(told, predicted=predicted, moved=end, score=score, holds=_holds(told, label))
-        for told, label, predicted, score, end in zip(
-            gallery.exhibits, *answers, moved, strict=True
-        )
-    )
-    return replace(gallery, exhibits=exhibits, transformed=transformed)
-
-
-def _holds(exhibit: Exhibit, label: int) -> bool:
-    if exhibit.kind == "rejection":
-        return label == REJECTED
-    return label not in (REJECTED, exhibit.label)
+    exhibits = []
+    for told, label, predicted, score, end in zip(gallery.exhibits, *answers, moved, strict=True):
+        holds = label != told.label and (label == REJECTED) == (told.kind == "rejection")
+        told = replace(told, predicted=predicted, moved=end, score=score, holds=holds)
+        exhibits.append(told)
+    return replace(gallery, exhibits=tuple(exhibits), transformed=transformed)
 
 
 def save_gallery(gallery: Gallery, folder: str | Path) -> Path:
     """Write `gallery.safetensors` and `gallery.json` into a run's folder."""
     path = Path(folder)
-    pictures = {name: images.contiguous() for name, images in gallery.pictures.items()}
-    write_tensors(path / "gallery.safetensors", pictures)
+    write_tensors(path / "gallery.safetensors", gallery.pictures)
     content = {"schema": SCHEMA, "exhibits": [asdict(exhibit) for exhibit in gallery.exhibits]}
     write_atomically(path / "gallery.json", json.dumps(content, indent=1) + "\n")
     return path

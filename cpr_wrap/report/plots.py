@@ -16,7 +16,8 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 # Distinguishable for color-blind readers, and dark enough for print.
 COLORS = ("#0b62b0", "#c1440e", "#0d7a5f", "#8a2f8f", "#8a6500", "#3f4bb8", "#a3184f", "#4d5560")
-_LEGEND_INSIDE = 6  # a longer legend would cover the curves, and stands below them
+# A legend of more runs would cover the curves, and a wider one squeeze them: it stands below them.
+_LEGEND_INSIDE, _WIDTH_INSIDE = 6, 0.7
 _LEGEND_MARK, _LETTER, _LEGEND_LINE = 0.6, 0.065, 0.15  # inches of a legend in small print
 _THEOREMS = {1: ("Theorem 1, at least", ":"), 2: ("Theorem 2", "--")}
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (4, 1.5, 1, 1.5)), (0, (1.5, 1)))
@@ -48,12 +49,7 @@ def curve_figure(
         raise ValueError(f"names: expected {len(runs)}, one per curve, got {len(names)}")
     band = len(runs) <= MOST_BANDS if band is None else band
     threats = by_threat(runs)
-    outside = len(runs) > _LEGEND_INSIDE
-    width, height = size[0], size[1] * len(threats)
-    if outside:
-        width = max(width, _LEGEND_MARK + _LETTER * max(map(len, names)))
-        height += _LEGEND_LINE * (len(runs) + 1)
-    figure, several = blank_figure((width, height), len(threats))
+    figure, several = blank_figure((size[0], size[1] * len(threats)), len(threats))
     for axes, (threat, places) in zip(several, threats, strict=True):
         for place in places:
             color = COLORS[place % len(COLORS)]
@@ -65,11 +61,22 @@ def curve_figure(
                 axes.plot(grid().tolist(), heights, line, color=color, lw=1, label=label)
         if len(threats) > 1:
             axes.set_title(threat, fontsize="medium")
-        if not outside and max(len(runs), len(axes.lines)) > 1:
-            axes.legend(frameon=False, fontsize="small")
-    if outside:
-        figure.legend(loc="outside lower left", frameon=False, fontsize="x-small")
+    if max(len(runs), len(several[0].lines)) > 1:
+        _add_legend(figure, len(runs))
     return figure
+
+
+def _add_legend(figure: Any, runs: int) -> None:
+    """Name the lines inside each axis or, if there is no room, below all of them."""
+    names = [name for axes in figure.axes for name in axes.get_legend_handles_labels()[1]]
+    width, height = figure.get_size_inches()
+    needed = _LEGEND_MARK + _LETTER * max(map(len, names))
+    if runs > _LEGEND_INSIDE or needed > _WIDTH_INSIDE * width:
+        figure.set_size_inches(max(width, needed), height + _LEGEND_LINE * (len(names) + 1))
+        figure.legend(loc="outside lower left", frameon=False, fontsize="x-small")
+        return
+    for axes in figure.axes:
+        axes.legend(frameon=False, fontsize="small")
 
 
 def check_suffix(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cpr_wrap._text import eps_text
-from cpr_wrap.metrics import RobustnessCurve, RuleFacts, Theorem1Bound, Theorem2Curve
+from cpr_wrap.metrics import RobustnessCurve
 from cpr_wrap.report.gallery import Gallery, load_gallery
 
 
@@ -30,7 +29,8 @@ class Run:
         cls, curve: RobustnessCurve, name: str | None = None, gallery: Gallery | None = None
     ) -> Run:
         """Wrap a curve; its own name is taken unless one is given."""
-        return cls(curve=curve, name=name or _name(curve, "run"), gallery=gallery)
+        name = name or curve.about.name or curve.about.model or "run"
+        return cls(curve=curve, name=name, gallery=gallery)
 
     @classmethod
     def load(cls, folder: str | Path) -> Run:
@@ -39,33 +39,13 @@ class Run:
 
         path = Path(folder)
         curve = load_result(path)
-        name = _name(curve, path.resolve().name)
+        name = curve.about.name or curve.about.model or path.resolve().name
         return cls(curve=curve, name=name, gallery=load_gallery(path))
-
-    @property
-    def rule(self) -> RuleFacts | None:
-        """The rejection rule; None where not recorded."""
-        return None if self.curve.settings is None else self.curve.settings.rule
-
-    @property
-    def dataset(self) -> str:
-        """Name of the data set, or nothing."""
-        return self.curve.about.dataset
 
     @property
     def budget(self) -> str:
         """Norm and eps as people write them, e.g. `Linf 8/255`."""
         return f"{self.curve.records.norm} {eps_text(self.curve.eps)}"
-
-    @property
-    def attack_budget(self) -> str:
-        """Name of the plan of attacks, or nothing."""
-        return "" if self.curve.settings is None else self.curve.settings.budget
-
-    @property
-    def passes_per_image(self) -> float | None:
-        """Forwards and backwards per image, if they were counted."""
-        return self.curve.passes_per_image if self.curve.passes else None
 
     @cached_property
     def band(self) -> tuple[list[float], list[float]]:
@@ -78,22 +58,14 @@ class Run:
         """Robustness on the grid by the theorems that apply, by their numbers."""
         return {
             number: (1 - theorem.error_at(grid())).tolist()
-            for number, theorem in enumerate(self.theorems or (), start=1)
+            for number, theorem in enumerate(self.curve.theorems() or (), start=1)
             if theorem.applicable
         }
 
-    @cached_property
-    def theorems(self) -> tuple[Theorem1Bound, Theorem2Curve] | None:
-        """Both theorems, where distances to the boundary were measured in the rule's own norm."""
-        return self.curve.theorems()
-
-
-GRID = 101  # points of bands, theory and the read-out
-
 
 def grid() -> Tensor:
-    """The alphas `(101,)` at which bands are drawn and read."""
-    return torch.linspace(0, 1, GRID, dtype=torch.float64)
+    """The alphas `(101,)` at which bands and theory are drawn and read."""
+    return torch.linspace(0, 1, 101, dtype=torch.float64)
 
 
 RunLike: TypeAlias = "Run | RobustnessCurve | str | Path"
@@ -128,19 +100,15 @@ def labels(runs: Sequence[Run]) -> list[str]:
     Of names like those of a sweep, `model+rule+eps+budget`, the parts that all share are left out.
     """
     names = _without_shared([run.name for run in runs])
-    for more in ([run.dataset for run in runs], [run.budget for run in runs]):
-        times = Counter(names)
+    for more in ([run.curve.about.dataset for run in runs], [run.budget for run in runs]):
         names = [
-            f"{name} · {extra}" if times[name] > 1 and extra else name
+            f"{name} · {extra}" if names.count(name) > 1 and extra else name
             for name, extra in zip(names, more, strict=True)
         ]
-    times = Counter(names)
-    seen: Counter[str] = Counter()
-    for place, name in enumerate(names):
-        seen[name] += 1
-        if times[name] > 1:
-            names[place] = f"{name} #{seen[name]}"
-    return names
+    return [
+        f"{name} #{names[: place + 1].count(name)}" if names.count(name) > 1 else name
+        for place, name in enumerate(names)
+    ]
 
 
 def _without_shared(names: list[str]) -> list[str]:
@@ -149,7 +117,3 @@ def _without_shared(names: list[str]) -> list[str]:
         return names
     told = [column for column in columns if len(set(column)) > 1]
     return ["+".join(parts) for parts in zip(*told, strict=True)]
-
-
-def _name(curve: RobustnessCurve, otherwise: str) -> str:
-    return curve.about.name or curve.about.model or otherwise

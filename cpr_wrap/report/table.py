@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,7 +32,7 @@ class Column:
     words: bool = False  #: Whether the column holds words, aligned left.
 
 
-Row: TypeAlias = "tuple[Cell, ...]"
+Entries: TypeAlias = "Sequence[Cell | str]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Table:
     """
 
     columns: tuple[Column, ...]  #: The headings.
-    rows: tuple[Row, ...]  #: Rows with one cell per column.
+    rows: tuple[tuple[Cell, ...], ...]  #: Rows with one cell per column.
     title: str = ""  #: What the numbers are.
     caption: str = ""  #: How to read them.
 
@@ -58,10 +58,13 @@ class Table:
                 raise ValueError(f"expected rows of {len(self.columns)} cells, got {len(row)}")
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[tuple[Column, Cell]]], **texts: str) -> Table:
-        """A table of at least one row of cells with their columns, a title and a caption."""
-        columns = tuple(column for column, _ in rows[0])
-        return cls(columns=columns, rows=tuple(tuple(c for _, c in row) for row in rows), **texts)
+    def of(cls, columns: Mapping[str, Entries], **texts: str) -> Table:
+        """A table of columns by their headings, with a title and a caption; texts are words."""
+        heads, cells = [], []
+        for title, entries in columns.items():
+            heads.append(Column(title, words=all(isinstance(entry, str) for entry in entries)))
+            cells.append([Cell(entry) if isinstance(entry, str) else entry for entry in entries])
+        return cls(columns=tuple(heads), rows=tuple(zip(*cells, strict=True)), **texts)
 
     def render(self, format: str = "text") -> str:  # noqa: A002 - the name people expect
         """The table as text, without a newline at its end.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +19,8 @@ from cpr_wrap.metrics import (
     clean_metrics,
     comparison,
 )
-from cpr_wrap.report.run import Run, RunLike, as_runs, labels
-from cpr_wrap.report.table import Cell, Column, Row, Table
+from cpr_wrap.report.run import RunLike, as_runs, labels
+from cpr_wrap.report.table import Cell, Column, Entries, Table
 
 INTERVALS = (
     "95% intervals over images, not over attacks: exact (Clopper-Pearson) for shares, bootstrap "
@@ -73,19 +73,18 @@ def loss_cell(total: float, interval: Interval | None = None, best: bool = False
 
 def curve_values(curve: RobustnessCurve) -> Table:
     """Robustness at the curve's alphas, with intervals."""
-    heads = ["α", "radius", "robustness", "95% interval"]
-    heads += ["certified"] if curve.certificate is not None else []
-    rows = [
-        (
-            Cell(f"{row['alpha']:g}", row["alpha"]),
-            Cell(f"{row['radius']:.4g}", row["radius"]),
-            share_cell(row["accuracy"]),
-            Cell(percent_range(1 - row["error_high"], 1 - row["error_low"])),
-            *(share_cell(row[name]) for name in ("certified_accuracy",) if name in row),
-        )
-        for row in curve.table()
-    ]
-    return _of_one("Robustness with rejection", curve, heads, 0, rows)
+    rows = curve.table()
+    columns: dict[str, Entries] = {
+        "α": [Cell(f"{row['alpha']:g}", row["alpha"]) for row in rows],
+        "radius": [Cell(f"{row['radius']:.4g}", row["radius"]) for row in rows],
+        "robustness": [share_cell(row["accuracy"]) for row in rows],
+        "95% interval": [
+            Cell(percent_range(1 - row["error_high"], 1 - row["error_low"])) for row in rows
+        ],
+    }
+    if curve.certificate is not None:
+        columns["certified"] = [share_cell(row["certified_accuracy"]) for row in rows]
+    return _of_one("Robustness with rejection", curve, columns)
 
 
 def losses(
@@ -109,19 +108,21 @@ def losses(
     }
     if curve.certificate is not None:
         bounds["certified, at most"] = curve.certificate
-    heads = ("rejection loss", "total robust loss", "95% interval", *bounds)
-    rows = []
-    for loss in wanted:
-        interval = curve.total_robust_loss_interval(loss)
-        rows.append(
-            (
-                Cell(loss_text(loss)),
-                loss_cell(curve.total_robust_loss(loss)),
-                Cell(f"{interval.low:.3f}–{interval.high:.3f}"),
-                *(loss_cell(bound.total_robust_loss(loss)) for bound in bounds.values()),
-            )
-        )
-    return _of_one("Total robust loss", curve, heads, 1, rows)
+    intervals = [curve.total_robust_loss_interval(loss) for loss in wanted]
+    columns: dict[str, Entries] = {
+        "rejection loss": [loss_text(loss) for loss in wanted],
+        "total robust loss": [loss_cell(curve.total_robust_loss(loss)) for loss in wanted],
+        "95% interval": [Cell(f"{ends.low:.3f}–{ends.high:.3f}") for ends in intervals],
+    }
+    for name, bound in bounds.items():
+        columns[name] = [loss_cell(bound.total_robust_loss(loss)) for loss in wanted]
+    return _of_one("Total robust loss", curve, columns)
+
+
+def _of_one(title: str, curve: RobustnessCurve, columns: Mapping[str, Entries]) -> Table:
+    records = curve.records
+    title = f"{title}, {len(records)} images, {records.norm} ε = {eps_text(curve.eps)}"
+    return Table.of(columns, title=title, caption=f"{INTERVALS} {UPPER_BOUND}")
 
 
 def clean_figures(curve: RobustnessCurve) -> Table:
@@ -135,12 +136,11 @@ def clean_figures(curve: RobustnessCurve) -> Table:
         "f1_like": "F1-like",
         "robust_accuracy_with_detection": "robust accuracy with detection",
     }
-    images = (Cell("images"), *(count_cell(known["images"]) for known in groups.values()))
-    rows = [
-        (Cell(title), *(share_cell(known.get(key), 2) for known in groups.values()))
-        for key, title in titles.items()
-    ]
-    return Table(columns=_headed(("", *groups), 1), rows=(images, *rows), title="Clean figures")
+    columns: dict[str, Entries] = {"": ["images", *titles.values()]}
+    for name, known in groups.items():
+        shares = [share_cell(known.get(key), 2) for key in titles]
+        columns[name] = [count_cell(known["images"]), *shares]
+    return Table.of(columns, title="Clean figures")
 
 
 def attack_costs(curve: RobustnessCurve) -> Table:
@@ -152,51 +152,39 @@ def attack_costs(curve: RobustnessCurve) -> Table:
         passes[stage.attack] += stage.passes
         seconds[stage.attack] = seconds.get(stage.attack, 0.0) + stage.seconds
     first = [CLEAN] if CLEAN in {**broken, **rejected} else []
-    heads = ["attack", "mistakes", "nearest rejections", *(["passes", "time"] if passes else [])]
-    rows = []
-    for name in dict.fromkeys([*first, *passes, *broken, *rejected]):
-        spent = seconds.get(name)
-        time = Cell(MISSING if spent is None else duration(spent), spent)
-        costs = (count_cell(passes.get(name)), time) if passes else ()
-        found = (count_cell(broken.get(name)), count_cell(rejected.get(name)))
-        rows.append((Cell(name), *found, *costs))
-    return Table(columns=_headed(heads, 1), rows=tuple(rows), title="Attacks")
+    names = list(dict.fromkeys([*first, *passes, *broken, *rejected]))
+    columns: dict[str, Entries] = {
+        "attack": names,
+        "mistakes": [count_cell(broken.get(name)) for name in names],
+        "nearest rejections": [count_cell(rejected.get(name)) for name in names],
+    }
+    if passes:
+        columns["passes"] = [count_cell(passes.get(name)) for name in names]
+        columns["time"] = [
+            Cell(duration(seconds[name]), seconds[name]) if name in seconds else Cell(MISSING)
+            for name in names
+        ]
+    return Table.of(columns, title="Attacks")
 
 
 def ablation_rows(curve: RobustnessCurve) -> Table:
     """What each attack achieves alone."""
-    heads = ("attack", "goal", "α", "robustness", "found", "passes/image")
-    rows = tuple(
-        (
-            Cell(row.attack),
-            Cell(row.goal),
-            Cell(f"{row.alpha:g}", row.alpha),
-            share_cell(row.robustness),
-            count_cell(row.found),
-            count_cell(row.passes_per_image),
-        )
-        for row in curve.ablation or ()
-    )
-    return Table(columns=_headed(heads, 2), rows=rows, title="Ablation")
+    rows = curve.ablation or ()
+    columns: dict[str, Entries] = {
+        "attack": [row.attack for row in rows],
+        "goal": [row.goal for row in rows],
+        "α": [Cell(f"{row.alpha:g}", row.alpha) for row in rows],
+        "robustness": [share_cell(row.robustness) for row in rows],
+        "found": [count_cell(row.found) for row in rows],
+        "passes/image": [count_cell(row.passes_per_image) for row in rows],
+    }
+    return Table.of(columns, title="Ablation")
 
 
 def with_bars(table: Table, column: int = 2, width: int = 20) -> Table:
     """Append a column that draws the shares of another column as bars."""
     rows = ((*row, Cell("█" * round(width * (row[column].value or 0.0)))) for row in table.rows)
     return replace(table, columns=(*table.columns, Column("", words=True)), rows=tuple(rows))
-
-
-def _headed(titles: Sequence[str], words: int) -> tuple[Column, ...]:
-    return tuple(Column(title, words=place < words) for place, title in enumerate(titles))
-
-
-def _of_one(
-    title: str, curve: RobustnessCurve, heads: Sequence[str], words: int, rows: Sequence[Row]
-) -> Table:
-    records = curve.records
-    title = f"{title}, {len(records)} images, {records.norm} ε = {eps_text(curve.eps)}"
-    caption = f"{INTERVALS} {UPPER_BOUND}"
-    return Table(columns=_headed(heads, words), rows=tuple(rows), title=title, caption=caption)
 
 
 def ranking(
@@ -217,44 +205,44 @@ def ranking(
         The tables, each with the positions of its runs.
     """
     several = as_runs(runs)
-    curves, names = [run.curve for run in several], labels(several)
-    stars = [comparison.starred(curves, loss) for loss in losses]
-    seen = [comparison.seen_status(curve) for curve in curves]
-
-    def row(place: int) -> list[tuple[Column, Cell]]:
-        curve, cells = curves[place], [(Column("run", words=True), Cell(names[place]))]
-        for loss, best in zip(losses, stars, strict=True):
-            total, interval = curve.total_robust_loss(loss), curve.total_robust_loss_interval(loss)
-            cells.append((Column(loss_text(loss)), loss_cell(total, interval, place in best)))
-        cells.append((Column("audit", words=True), Cell(comparison.audit_status(curve))))
-        cells += _figures(several[place]) if figures else []
-        if any(seen):
-            cells.append((Column("threat", words=True), Cell(seen[place] or MISSING)))
-        attacks = comparison.ground_of(curve).attacks or MISSING
-        cells.append((Column("images"), count_cell(len(curve.records))))
-        return [*cells, (Column("attacks", words=True), Cell(attacks))]
-
+    curves = [run.curve for run in several]
+    columns: dict[str, Entries] = {"run": labels(several)}
+    for loss in losses:
+        best = comparison.starred(curves, loss)
+        columns[loss_text(loss)] = [
+            loss_cell(
+                curve.total_robust_loss(loss), curve.total_robust_loss_interval(loss), place in best
+            )
+            for place, curve in enumerate(curves)
+        ]
+    columns["audit"] = [comparison.audit_status(curve) for curve in curves]
     groups = comparison.grouped(curves)
     if figures:
+        columns |= _figures(curves)
         order = [[curve.total_robust_loss(loss) for loss in losses] for curve in curves]
         groups = [sorted(places, key=order.__getitem__) for places in groups]
-    tables = []
+    seen = [comparison.seen_status(curve) for curve in curves]
+    if any(seen):
+        columns["threat"] = [status or MISSING for status in seen]
+    columns["images"] = [count_cell(len(curve.records)) for curve in curves]
+    columns["attacks"] = [comparison.attacks_of(curve) or MISSING for curve in curves]
+    whole, tables = Table.of(columns), []
     for places in groups:
         title = _title(comparison.ground_of(curves[places[0]]), with_digest=len(groups) > 1)
         caption = "" if figures or places is not groups[-1] else _CAPTION
-        table = Table.of([row(place) for place in places], title=title, caption=caption)
-        tables.append((table, places))
+        rows = tuple(whole.rows[place] for place in places)
+        tables.append((replace(whole, rows=rows, title=title, caption=caption), places))
     return tables
 
 
-def _figures(run: Run) -> list[tuple[Column, Cell]]:
-    clean = clean_metrics(run.curve.records)
-    return [
-        (Column("robust, α = 1"), share_cell(run.curve.accuracy_at(1.0))),
-        (Column("clean acc."), share_cell(clean.accuracy_with_rejection)),
-        (Column("clean rej."), share_cell(clean.rejection_rate)),
-        (Column("passes/image"), count_cell(run.passes_per_image)),
-    ]
+def _figures(curves: Sequence[RobustnessCurve]) -> dict[str, Entries]:
+    clean = [clean_metrics(curve.records) for curve in curves]
+    return {
+        "robust, α = 1": [share_cell(curve.accuracy_at(1.0)) for curve in curves],
+        "clean acc.": [share_cell(figures.accuracy_with_rejection) for figures in clean],
+        "clean rej.": [share_cell(figures.rejection_rate) for figures in clean],
+        "passes/image": [count_cell(c.passes_per_image if c.passes else None) for c in curves],
+    }
 
 
 def _title(ground: comparison.Ground, *, with_digest: bool) -> str:
@@ -287,21 +275,18 @@ def ranked_rows(
 
 def traditional(runs: RunLike | Sequence[RunLike]) -> Table:
     """Clean figures and robust accuracy with detection, as in the paper's appendix; no ranks."""
-    several, rows = as_runs(runs), []
-    for run, name in zip(several, labels(several), strict=True):
-        clean = clean_metrics(run.curve.records)
-        rows.append(
-            [
-                (Column("Run", words=True), Cell(name)),
-                (Column("Threat", words=True), Cell(run.budget)),
-                (Column("Images"), count_cell(len(run.curve.records))),
-                (Column("Acc. with rej. ↑"), share_cell(clean.accuracy_with_rejection, 2)),
-                (Column("Rej. rate ↓"), share_cell(clean.rejection_rate, 2)),
-                (Column("F1-like ↑"), share_cell(clean.f1_like, 2)),
-                (
-                    Column("Robust acc. with det. ↑"),
-                    share_cell(clean.robust_accuracy_with_detection, 2),
-                ),
-            ]
-        )
-    return Table.of(rows, title="Traditional metrics", caption=UPPER_BOUND)
+    several = as_runs(runs)
+    columns: dict[str, Entries] = {
+        "Run": labels(several),
+        "Threat": [run.budget for run in several],
+        "Images": [count_cell(len(run.curve.records)) for run in several],
+    }
+    for title, name in {
+        "Acc. with rej. ↑": "accuracy_with_rejection",
+        "Rej. rate ↓": "rejection_rate",
+        "F1-like ↑": "f1_like",
+        "Robust acc. with det. ↑": "robust_accuracy_with_detection",
+    }.items():
+        shares = [getattr(clean_metrics(run.curve.records), name) for run in several]
+        columns[title] = [share_cell(share, 2) for share in shares]
+    return Table.of(columns, title="Traditional metrics", caption=UPPER_BOUND)

@@ -46,6 +46,20 @@ def test_many_runs_have_an_axis_for_each_threat_no_bands_and_a_legend_inside_the
     assert (box.x0 >= 0, box.y0 >= 0, box.x1 <= canvas.x1, box.y1 <= canvas.y1) == (True,) * 4
 
 
+@pytest.mark.parametrize("theory", [False, True])
+@pytest.mark.parametrize("letters", [20, 45, 90])
+def test_long_names_leave_the_curves_their_room(letters, theory):
+    runs = [full_curve("a" * letters), full_curve("b" * letters, seed=1)]
+    figure = curve_figure(runs, theory=theory)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    (legend,) = figure.legends or [axes.get_legend()]
+    assert len(legend.get_texts()) == (4 if theory else 2)
+    assert axes.get_position().width > 0.7
+    assert axes.get_window_extent().height / figure.dpi > 2
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+
+
 @pytest.mark.parametrize(
     ("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")]
 )

@@ -52,15 +52,9 @@ def test_mistaken_calls():
         as_run(Path("does-not-exist"))
 
 
-def test_what_is_missing_is_empty():
-    run = Run.of(plain())
-    assert (run.dataset, run.rule, run.attack_budget, run.passes_per_image) == ("", None, "", None)
-    assert run.theorems is None
-
-
 def test_passes_are_counted_an_image():
     stages = (stage("PDIA", 20, 8, 1.0), stage("LCIA", 10, 2, 1.0))
-    assert Run.of(plain(passes=stages)).passes_per_image == 10
+    assert plain(passes=stages).passes_per_image == 10
 
 
 def test_labels_leave_out_what_all_names_share():
@@ -86,18 +80,18 @@ def _with_boundary(outer, rejected, boundary, **changes):
     records = make(
         outer, rejected, eps=0.3, boundary_distance=torch.tensor(boundary, dtype=torch.float64)
     )
-    return Run.of(RobustnessCurve(records, settings=settings(rule=rule(**changes))))
+    return RobustnessCurve(records, settings=settings(rule=rule(**changes)))
 
 
 def test_theorems_are_those_of_the_records():
-    run = Run.of(full_curve())
-    for ours, theirs in zip(run.theorems, theorems_of(run.curve.records, RADIUS), strict=True):
+    curve = full_curve()
+    for ours, theirs in zip(curve.theorems(), theorems_of(curve.records, RADIUS), strict=True):
         assert (ours.applicable, ours.why) == (theirs.applicable, theirs.why)
 
 
 def test_inner_errors_never_exceed_the_bound():
     curve = full_curve(weakness=1.5)
-    bound = Run.of(curve).theorems[0]
+    bound = curve.theorems()[0]
     whole = ~curve.records.outer_broken
     within = RobustnessCurve(curve.records.subset(whole))
     alphas = torch.linspace(0, 1, 50, dtype=torch.float64)
@@ -106,9 +100,9 @@ def test_inner_errors_never_exceed_the_bound():
 
 
 def test_theorems_need_distances_in_the_rules_norm():
-    assert _with_boundary([INF], [INF], [INF]).theorems is not None
-    assert _with_boundary([INF], [INF], [INF], norm="L2").theorems is None
-    assert _with_boundary([INF], [INF], [INF], rejects_near_boundary=False).theorems is None
-    run = Run.of(full_curve())
-    bare = replace(run.curve, records=replace(run.curve.records, boundary_distance=None))
-    assert Run.of(bare).theorems is None
+    assert _with_boundary([INF], [INF], [INF]).theorems() is not None
+    assert _with_boundary([INF], [INF], [INF], norm="L2").theorems() is None
+    assert _with_boundary([INF], [INF], [INF], rejects_near_boundary=False).theorems() is None
+    curve = full_curve()
+    bare = replace(curve, records=replace(curve.records, boundary_distance=None))
+    assert bare.theorems() is None

@@ -94,6 +94,8 @@ def load_saved(folder: Path, address: str, options: Options) -> ZooModel:
     }
     if config.get("input_shape"):
         known["input_shape"] = tuple(config["input_shape"])
+    if ":" in (config.get("dataset") or ""):  # code, which a file must not start
+        del known["dataset"]
     known["trained_eps"] = _trained_eps(config.get("recipe"))
     source = {key: value for key, value in config.items() if key not in ("format", "rule")}
     return replace(found, address=address, rule=rule, source=source, **known)

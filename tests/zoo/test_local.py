@@ -305,6 +305,13 @@ def test_bad_config(saved, text, error, message):
     assert len(str(info.value)) < 600
 
 
+def test_images_that_are_code_are_not_told(saved):
+    config = json.loads((saved / "config.json").read_text()) | {"dataset": "os:getcwd"}
+    (saved / "config.json").write_text(json.dumps(config))
+    assert load_network(saved).dataset is None
+    assert load(saved).source["dataset"] == "os:getcwd"
+
+
 def test_a_base_that_names_itself(saved, tmp_path):
     for first, second in ((saved, saved), (saved, tmp_path / "other")):
         second.mkdir(exist_ok=True)

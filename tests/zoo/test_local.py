@@ -326,7 +326,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
         (
             '{"base": "timm:test_vit", "network_settings": {"embed_dim": 60000}}',
             ValueError,
-            r"timm cannot build test_vit .*, for which model.safetensors .* has no room",
+            r"timm cannot build timm:test_vit .*, for which model.safetensors .* has no room",
         ),
     ],
 )

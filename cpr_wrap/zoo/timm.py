@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from cpr_wrap._checks import import_extra
 from cpr_wrap.zoo.checkpoint import load_weights, one_line, tensors_only
@@ -68,12 +68,15 @@ def wrap_timm(network: nn.Module, address: str) -> ZooModel:
             "some timm models are feature extractors"
         )
     config = timm_data.resolve_model_data_config(network)
+    transform = timm_data.create_transform(**config, is_training=False)
+    steps = transform.transforms  # without the normalization, which the network has as a layer
+    transform.transforms = [step for step in steps if type(step).__name__ != "Normalize"]
     return ZooModel(
         network=nn.Sequential(Normalize(config["mean"], config["std"]), network).eval(),
         address=address,
         input_shape=tuple(config["input_size"]),
         num_classes=num_classes,
-        transform=_pixels_only(timm_data.create_transform(**config, is_training=False)),
+        transform=transform,
         source={"base": address},
     )
 
@@ -99,13 +102,6 @@ def _create(
             reason = f"this timm does not work with this huggingface_hub; {advice}"
         raise RuntimeError(f"could not load {address} ({reason}): {todo}") from error
     return network
-
-
-def _pixels_only(transform: Any) -> Callable[[Any], Tensor]:
-    """Take the normalization out of timm's transform; the network has it as a layer."""
-    kept = [step for step in transform.transforms if type(step).__name__ != "Normalize"]
-    pixels: Callable[[Any], Tensor] = type(transform)(kept)
-    return pixels
 
 
 def _weights_file(name: str, options: Options) -> Path | None:

@@ -7,7 +7,6 @@ A file has `train_images`, `train_labels`, `test_images` and `test_labels`, or j
 from __future__ import annotations
 
 import zipfile
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +18,6 @@ from cpr_wrap.data.images import ImageData, Stored, Wanted, collect
 # A file may promise this many bytes, or so many times its own length: photographs do not shrink
 # as much, but a few kilobytes of zeros can fill any memory.
 _ALWAYS_ROOM, _LARGEST_RATIO = 2**28, 100
-# Not LookupError, which is ours; zipfile says RuntimeError of a file with a password, and numpy
-# AttributeError where the file is a bare array. A header may promise more than the whole file.
-_UNREADABLE = (
-    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, MemoryError),
-    *(ValueError, TypeError, RuntimeError, AttributeError),
-)
 
 
 def load_npz(path: Path, part: str, wanted: Wanted) -> ImageData:
@@ -77,8 +70,8 @@ def read_npz(root: Path, name: str, half: str) -> Stored | None:
 def read_arrays(path: Path, half: str, *, named: bool | None = None) -> Stored:
     """Read images and labels, of arrays that are named by their half if `named`, or found to be."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            promised = sum(info.file_size for info in file.zip.infolist())
+        with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as file:
+            promised = sum(info.file_size for info in archive.infolist())
             if promised > max(_ALWAYS_ROOM, _LARGEST_RATIO * path.stat().st_size):
                 raise ValueError(f"it promises {promised:,} bytes, which is not plausible")
             named = "images" not in file if named is None else named
@@ -90,7 +83,9 @@ def read_arrays(path: Path, half: str, *, named: bool | None = None) -> Stored:
                 )
             classes = int(file["num_classes"]) if "num_classes" in file else None
             images, labels = (file[name] for name in names)
-    except _UNREADABLE as error:
+    except LookupError:
+        raise
+    except Exception as error:  # whatever zipfile, zlib or numpy say of a damaged file
         raise RuntimeError(
             f"{path} cannot be read as an .npz file of plain arrays ({error}); "
             "is it complete? Copy or download it again"

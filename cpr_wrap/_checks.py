@@ -116,13 +116,14 @@ def check_eval_mode(network: nn.Module) -> None:
 
 def import_extra(module: str, extra: str | None = None) -> ModuleType:
     """Import an optional package, or say how to get it."""
+    package = module.partition(".")[0]
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name and error.name.split(".")[0] != module.split(".")[0]:
+        if error.name and error.name.partition(".")[0] != package:
             raise  # the package is there; something inside it is missing
-        what = f"'cpr-wrap[{extra}]'" if extra else module
-        raise ModuleNotFoundError(f"{module} is not installed; pip install {what}") from error
+        what = f"'cpr-wrap[{extra}]'" if extra else package
+        raise ModuleNotFoundError(f"{package} is not installed; pip install {what}") from error
 
 
 def data_frame(rows: Any) -> Any:

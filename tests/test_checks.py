@@ -114,7 +114,7 @@ def test_missing_extra_says_how_to_get_it():
     ):
         _checks.import_extra("nowhere", "far")
     with pytest.raises(ModuleNotFoundError, match="nowhere is not installed; pip install nowhere"):
-        _checks.import_extra("nowhere")
+        _checks.import_extra("nowhere.deep")
 
 
 def test_present_extra_is_returned():

@@ -46,7 +46,7 @@ SLOW = {
     "huggingface_hub": {"zoo/timm.py"},
     "matplotlib": {"metrics/curve.py", "report/plots.py"},
     "pandas": {"_checks.py"},
-    "pydantic": {"evaluation/result.py"},
+    "pydantic": {"evaluation/result.py", "zoo/local.py"},
     "PIL": {"data/folder.py", "report/html.py", "zoo/robustbench.py"},
     "pyautoattack": {"attacks/autoattack.py", "zoo/robustbench.py"},
     "robustbench": {"zoo/robustbench.py"},

@@ -186,6 +186,7 @@ second = cpr_wrap.load_network("bundled:mnist-compact-trades").network
 model = cpr_wrap.load("twins:at", "ensemble", threshold=-0.2, second=second)
 assert model.companions["second"] is second
 model.save("ensemble")
+assert cpr_wrap.load("local:ensemble", "ensemble", threshold=-0.1).rule.threshold == -0.1
 try:
     cpr_wrap.load("twins:at", "ensemble")
 except ValueError as error:

@@ -54,13 +54,6 @@ class Donors:
         return Donors(self.images.to(like), labels, self.source, self.first)
 
 
-def per_class(images: Tensor, labels: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """The first `most` images of every class, class by class."""
-    classes = labels.unique().tolist()
-    rows = torch.cat([(labels == label).nonzero().flatten()[:most] for label in classes])
-    return images[rows], labels[rows]
-
-
 def nearest(
     x: Tensor,
     target: Tensor,

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from cpr_wrap._files import digest
 from cpr_wrap._registry import Registry, unknown
-from cpr_wrap.data.folder import ClassMap, Transform, load_folder
+from cpr_wrap.data.folder import ClassMap, FolderImages, Transform, some_of
 from cpr_wrap.data.images import PAPER_TEST_IMAGES, PARTS, ImageData, Stored, Wanted, paper_split
+from cpr_wrap.data.images import per_class as first_of_each
 from cpr_wrap.data.own import load_address, load_npz, npz_files, read_npz, take
 from cpr_wrap.data.torchvision import DataSet, read_torchvision
 
@@ -110,9 +111,8 @@ def load_data(
         if path.suffix == ".npz":
             return load_npz(path, part, wanted)
         if path.is_dir():
-            return load_folder(
-                path, transform, wanted=wanted, channels=channels, class_map=class_map
-            )
+            folder = FolderImages(path, transform, channels=channels, class_map=class_map)
+            return some_of(folder, wanted)
         if ":" in str(name):
             return load_address(str(name), wanted)
         if str(name) in LOADERS:
@@ -125,11 +125,16 @@ def load_data(
     root = _root(data_dir, download)
     half = "train" if part == "train" else "test"
     stored = read_npz(root, name, half) or read_torchvision(root, dataset, half, download)
-    if stored is not None:
-        return _from_stored(_checked(stored, name), name, part, wanted)
-    if dataset.bundled is not None and half == "test":
-        return _from_bundled(dataset.bundled, name, part, wanted, root)
-    raise LookupError(_not_found(root, name, half))
+    note = ""
+    if stored is None and dataset.bundled is not None and half == "test":
+        stored = _read_bundled(dataset.bundled)
+        note = (
+            f"no test images of {name} in {root}: these are from the {len(stored.labels)} that "
+            "come with cpr-wrap"
+        )
+    if stored is None:
+        raise LookupError(_not_found(root, name, half))
+    return _part_of(stored, name, part, wanted, note)
 
 
 def _root(data_dir: str | Path | None, download: bool) -> Path:
@@ -154,20 +159,23 @@ def _not_found(root: Path, name: str, half: str) -> str:
     )
 
 
-def _checked(stored: Stored, name: str) -> Stored:
-    """See that these are images of this data set."""
-    shape, wanted = stored.pixels.shape[1:], DATASETS[name].shape
-    if shape != wanted:
+def _read_bundled(path: Path) -> Stored:
+    """The test images that come with this package."""
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {key: file[key] for key in ("images", "labels")}
+        return Stored(**arrays, origin=str(path), numbers=file["indices"].astype(np.int64))
+
+
+def _part_of(stored: Stored, name: str, part: str, wanted: Wanted, note: str) -> ImageData:
+    """Take a part of a half of a data set; `note` says where it is from, if it is not whole."""
+    shape, expected = stored.pixels.shape[1:], DATASETS[name].shape
+    if shape != expected:
         raise ValueError(
-            f"{stored.origin}: expected images of {name}, {wanted} as (C, H, W), got {shape}"
+            f"{stored.origin}: expected images of {name}, {expected} as (C, H, W), got {shape}"
         )
-    return replace(stored, num_classes=DATASETS[name].num_classes)
-
-
-def _from_stored(stored: Stored, name: str, part: str, wanted: Wanted) -> ImageData:
-    """Take a part of a whole half of a data set."""
-    among, note, count = None, "", len(stored.labels)
+    among = None
     if part not in ("train", "test"):
+        count = PAPER_TEST_IMAGES if note else len(stored.labels)
         among = paper_split(part, count)
         if count < PAPER_TEST_IMAGES:
             note = (
@@ -175,32 +183,12 @@ def _from_stored(stored: Stored, name: str, part: str, wanted: Wanted) -> ImageD
                 f"{PAPER_TEST_IMAGES}; divided in the same proportions, part {part!r} is "
                 f"images {among[0]} to {among[-1]}"
             )
+        elif note and part == "clean":
+            note += f", where the paper takes images {among[0]} to {among[-1]}"
+        if count < PAPER_TEST_IMAGES or (note and part == "clean"):
             warnings.warn(note, stacklevel=3)
+    stored = replace(stored, num_classes=DATASETS[name].num_classes)
     what = f"{name}'s part {part!r}"
-    return stored.take(wanted, what=what, among=among, name=name, part=part, note=note)
-
-
-def _from_bundled(path: Path, name: str, part: str, wanted: Wanted, root: Path) -> ImageData:
-    """Take a part of the test images that come with this package."""
-    with np.load(path, allow_pickle=False) as file:
-        numbers = file["indices"].astype(np.int64)
-        arrays = {key: file[key] for key in ("images", "labels")}
-    stored = Stored(**arrays, origin=str(path), numbers=numbers)
-    among, note = None, f"these are from the {len(numbers)} that come with cpr-wrap"
-    if part != "test":
-        # There are too few images for the clean part; the robust part stands in for it.
-        among = paper_split("robust" if part == "clean" else part, PAPER_TEST_IMAGES)
-        note = (
-            f"part {part!r} is test images {among[0]} to {among[-1]}, from those that come with "
-            "cpr-wrap"
-        )
-    note = f"no test images of {name} in {root}: {note}"
-    if part == "clean":
-        clean = paper_split(part, PAPER_TEST_IMAGES)
-        note += f", where the paper takes images {clean[0]} to {clean[-1]}"
-        warnings.warn(note, stacklevel=3)
-    what = f"the bundled part {part!r} of {name}"
-    stored = _checked(stored, name)
     return stored.take(wanted, what=what, among=among, name=name, part=part, note=note)
 
 
@@ -230,7 +218,6 @@ def donor_pool(
         >>> pool.images.shape
         torch.Size([20, 1, 28, 28])
     """
-    num_classes = DATASETS[name].num_classes
     try:
         if name == "mnist":
             data = load_npz(_BUNDLED / "train_pool.npz", "train", Wanted())
@@ -238,9 +225,7 @@ def donor_pool(
             data = load_data(name, "train", data_dir)
     except LookupError:
         return None
-    images, labels = data.images, data.labels
-    found = [(labels == label).nonzero().flatten() for label in range(num_classes)]
     if per_class < 1:
         raise ValueError(f"per_class: expected at least 1, got {per_class}")
-    rows = [row for places in found for row in places[:per_class].tolist()]
-    return DonorPool(images[rows], labels[rows], digest(images[rows], labels[rows]))
+    images, labels = first_of_each(data.images, data.labels, per_class)
+    return DonorPool(images, labels, digest(images, labels))

@@ -44,7 +44,6 @@ class FolderImages(Dataset[tuple[Tensor, int]]):
         *,
         channels: int | None = None,
         class_map: ClassMap | None = None,
-        wanted: Wanted | None = None,
     ) -> None:
         """List the images.
 
@@ -58,7 +57,6 @@ class FolderImages(Dataset[tuple[Tensor, int]]):
             class_map: The number of each class folder, for models with their own order of classes:
                 a mapping, or a file. JSON: `{"n01440764": 0, …}`, `{"0": ["n01440764", …], …}` or a
                 list of folders. Text: a folder and a number on each line, or folders in order.
-            wanted: Which images, instead of `num`.
         """
         self.root = Path(path)
         if not self.root.is_dir():
@@ -83,7 +81,8 @@ class FolderImages(Dataset[tuple[Tensor, int]]):
                 f"{self.root}/cat/1.png, got {len(folders)} folders and no image in them "
                 f"({', '.join(ENDINGS)})"
             )
-        self.numbers = _places(wanted or Wanted(num=num), len(files), str(self.root))
+        rows = Wanted(num=num).rows(np.arange(len(files)), str(path), spread=True)
+        self.numbers: list[int] = rows.tolist()
         self._files = [files[i] for i in self.numbers]
 
     @property
@@ -176,7 +175,7 @@ def load_folder(
         path: The folder.
         transform: See `FolderImages`.
         num: See `FolderImages`.
-        **options: See `FolderImages`: `channels`, `class_map`, `wanted`.
+        **options: See `FolderImages`: `channels`, `class_map`.
 
     Example:
         >>> from pathlib import Path
@@ -190,18 +189,14 @@ def load_folder(
         >>> data.images.shape, data.labels.tolist()
         (torch.Size([2, 3, 8, 8]), [0, 1])
     """
-    folder = FolderImages(path, transform, num, **options)
-    pairs = (folder[i] for i in range(len(folder)))
-    numbers, facts = np.array(folder.numbers), {"name": folder.name, "part": "folder"}
-    return collect(pairs, numbers, str(folder.root), folder.num_classes, **facts)
+    return some_of(FolderImages(path, transform, **options), Wanted(num=num))
 
 
-def _places(wanted: Wanted, count: int, what: str) -> list[int]:
-    """The numbers of the images that are wanted; `num` alone spreads them over all classes."""
-    rows: list[int] = wanted.rows(np.arange(count), what).tolist()
-    if wanted.num is None or wanted.start is not None:
-        return rows
-    return [i * count // wanted.num for i in range(wanted.num)]
+def some_of(folder: FolderImages, wanted: Wanted) -> ImageData:
+    """Read some images of a folder into memory."""
+    origin = str(folder.root)
+    rows = wanted.rows(np.arange(len(folder)), origin, spread=True)
+    return collect(folder, rows, origin, folder.num_classes, name=folder.name, part="folder")
 
 
 def _labels(folders: Sequence[str], class_map: ClassMap | None, root: Path) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,10 @@ class ImageData:
     num_classes: int  #: How many classes the data set has.
     note: str = ""  #: A remark on the choice of images for readers of results; may be empty.
 
+    def __post_init__(self) -> None:
+        check_images(self.images, self.name)
+        check_labels(self.labels, len(self.images), self.num_classes, self.name)
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -46,8 +50,11 @@ class Wanted:
     start: int | None = None
     indices: Sequence[int] | Tensor | None = None
 
-    def rows(self, numbers: Numbers, what: str) -> Numbers:
-        """Places of the images that are wanted among those with rising `numbers` `(N,)`."""
+    def rows(self, numbers: Numbers, what: str, *, spread: bool = False) -> Numbers:
+        """Places of the images that are wanted among those with rising `numbers` `(N,)`.
+
+        With `spread`, `num` alone spreads them over all images.
+        """
         if self.indices is not None:
             return self._chosen(numbers, what)
         rows = np.arange(len(numbers))
@@ -61,6 +68,8 @@ class Wanted:
             raise ValueError(
                 f"num: expected 1 to {len(rows)}, the images in {what}, got {self.num}"
             )
+        if self.num is not None and self.start is None and spread:
+            return np.arange(self.num) * len(rows) // self.num
         return rows[: self.num]
 
     def _chosen(self, numbers: Numbers, what: str) -> Numbers:
@@ -103,7 +112,17 @@ class Stored:
     """The number of each image in its data set `(N,)`, rising; its place if None."""
 
     def __post_init__(self) -> None:
-        check_layout(self.images.shape, self.images.dtype, self.origin)
+        shape, dtype = self.images.shape, self.images.dtype
+        if (dtype != np.uint8 and dtype.kind != "f") or len(shape) not in (3, 4) or 0 in shape:
+            raise ValueError(
+                f"{self.origin}: expected images of type uint8, or floats in [0, 1], and of shape "
+                f"(N, H, W) or (N, H, W, C) or (N, C, H, W), got {dtype} {shape}"
+            )
+        if len(shape) == 4 and (shape[1] in (1, 3)) == (shape[3] in (1, 3)):
+            raise ValueError(
+                f"{self.origin}: expected 1 or 3 channels, first or last, to tell (N, H, W, C) "
+                f"from (N, C, H, W), got {shape}"
+            )
         if self.labels.shape != self.images.shape[:1] or self.labels.dtype.kind not in "iu":
             raise ValueError(
                 f"{self.origin}: expected one integer label for each of the {len(self.images)} "
@@ -135,64 +154,46 @@ class Stored:
         pixels = torch.from_numpy(images.astype(images.dtype.newbyteorder("="), copy=False))
         pixels = pixels.float().div_(255 if pixels.dtype == torch.uint8 else 1)
         labels = torch.from_numpy(self.labels[rows].astype(np.int64))
-        classes = self.num_classes or int(self.labels.max()) + 1
-        return _checked(self.origin, pixels, labels, numbers[rows], classes, **facts)
+        return ImageData(
+            images=pixels,
+            labels=labels,
+            indices=torch.from_numpy(numbers[rows]),
+            num_classes=self.num_classes or int(self.labels.max()) + 1,
+            **facts,
+        )
 
 
 def collect(
-    pairs: Iterable[tuple[Any, Any]],
-    numbers: Numbers,
-    origin: str,
-    num_classes: int | None = None,
-    **facts: str,
+    data: Dataset[Any], rows: Numbers, origin: str, num_classes: int | None = None, **facts: str
 ) -> ImageData:
-    """Put pixels `(C, H, W)` and labels that come one by one together; `facts`: name and part."""
-    images, labels = zip(*pairs, strict=True)
-    if not all(isinstance(image, Tensor) for image in images):
-        raise TypeError(
-            f"{origin}: expected tensors (C, H, W) in [0, 1] with labels, got "
-            f"{type(images[0]).__name__}; give it a transform, e.g. torchvision's ToTensor"
-        )
-    sizes = {tuple(image.shape) for image in images}
-    if len(sizes) > 1:
-        raise ValueError(
-            f"{origin}: expected images of one size, got {sorted(sizes)[:3]}; "
-            "pass a transform that resizes, e.g. the model's own (ZooModel.transform)"
-        )
-    pixels, classes = torch.stack(images).float(), torch.tensor([int(label) for label in labels])
-    num_classes = num_classes or int(classes.max()) + 1
-    return _checked(origin, pixels, classes, numbers, num_classes, **facts)
-
-
-def _checked(
-    origin: str, images: Tensor, labels: Tensor, numbers: Numbers, num_classes: int, **facts: str
-) -> ImageData:
-    check_images(images, name=origin)
-    check_labels(labels, len(images), num_classes, name=origin)
-    indices = torch.from_numpy(numbers)
+    """Some images of a data set of pixels `(C, H, W)` and labels; `facts`: name and part."""
+    images, labels = read_pairs(data, rows.tolist(), f"{origin}: image")
     return ImageData(
-        images=images, labels=labels, indices=indices, num_classes=num_classes, **facts
+        images=images.float(),
+        labels=labels,
+        indices=torch.from_numpy(rows),
+        num_classes=num_classes or int(labels.max()) + 1,
+        **facts,
     )
 
 
-def read_pairs(data: Dataset[Any], numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Images `(B, ...)` and labels `(B,)` of some numbers."""
-    images, labels = [], []
-    for number in numbers:
-        image, label = data[number]
-        image = torch.as_tensor(image)
-        try:
-            check_images(image[None])
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"image {number}: {error}") from error
-        value = label.item() if hasattr(label, "item") else label
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ValueError(
-                f"image {number}: expected a class number of at least 0, got {label!r}"
-            )
-        images.append(image)
-        labels.append(value)
-    return torch.stack(images), torch.tensor(labels)
+def read_pairs(
+    data: Dataset[Any], numbers: Sequence[int], what: str = "image"
+) -> tuple[Tensor, Tensor]:
+    """Images `(B, ...)` and labels `(B,)` of some numbers; `what` they are, for messages."""
+    pairs = [data[number] for number in numbers]
+    try:
+        images = torch.stack([torch.as_tensor(image) for image, _ in pairs])
+        labels = torch.stack([torch.as_tensor(label) for _, label in pairs])
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"{what}s: expected tensors (C, H, W) of one size with labels ({error}); pass a "
+            "transform, e.g. the model's own (ZooModel.transform) or torchvision's ToTensor"
+        ) from error
+    for number, image, label in zip(numbers, images, labels, strict=True):
+        check_images(image[None], f"{what} {number}")
+        check_labels(label[None], 1, name=f"{what} {number}")
+    return images, labels.long()
 
 
 def gather(data: Dataset[Any] | DataLoader[Any], y: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -207,18 +208,11 @@ def gather(data: Dataset[Any] | DataLoader[Any], y: Tensor | None = None) -> tup
     return read_pairs(data, range(len(data)))
 
 
-def check_layout(shape: tuple[int, ...], dtype: np.dtype[Any], origin: str) -> None:
-    """Refuse arrays that are not images, by what is known before they are read."""
-    if (dtype != np.uint8 and dtype.kind != "f") or len(shape) not in (3, 4) or 0 in shape:
-        raise ValueError(
-            f"{origin}: expected images of type uint8, or floats in [0, 1], and of shape (N, H, W) "
-            f"or (N, H, W, C) or (N, C, H, W), got {dtype} {shape}"
-        )
-    if len(shape) == 4 and (shape[1] in (1, 3)) == (shape[3] in (1, 3)):
-        raise ValueError(
-            f"{origin}: expected 1 or 3 channels, first or last, to tell (N, H, W, C) from "
-            f"(N, C, H, W), got {shape}"
-        )
+def per_class(images: Tensor, labels: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """The first `most` images of every class, class by class."""
+    classes = labels.unique().tolist()
+    rows = torch.cat([(labels == label).nonzero().flatten()[:most] for label in classes])
+    return images[rows], labels[rows]
 
 
 def paper_split(part: str, count: int) -> range:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from cpr_wrap._checks import check_images, check_labels
 from cpr_wrap.attacks.adaptive import Attack, GivenPoints, Stage
-from cpr_wrap.attacks.donors import Donors, DonorStarts, per_class
+from cpr_wrap.attacks.donors import Donors, DonorStarts
 from cpr_wrap.data import donor_pool
 from cpr_wrap.data.datasets import DATASETS
-from cpr_wrap.data.images import Wanted
+from cpr_wrap.data.images import Wanted, per_class
 from cpr_wrap.data.own import load_npz
 from cpr_wrap.engine.images import ImageSource
 from cpr_wrap.evaluation.result import load_result

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from cpr_wrap import rules  # noqa: F401  (enters the rules that addresses and callers name)
-from cpr_wrap.rule import DEFAULT_RULE, find_rule, make_rule
-from cpr_wrap.selective import RejectionRule, SelectiveClassifier, rule_config, rule_from_config
+from cpr_wrap.rule import DEFAULT_RULE, RejectionRule, find_rule, make_rule, rule_settings
+from cpr_wrap.selective import SelectiveClassifier
 from cpr_wrap.zoo import local, robustbench, timm  # noqa: F401  (enter themselves)
 from cpr_wrap.zoo.checks import check_network, probe_images
 from cpr_wrap.zoo.model import ZOOS, Network, Normalize, Options, ZooModel, parse_address
@@ -107,7 +107,8 @@ def load(
         >>> model.rule.threshold
         0.5
     """
-    rule = _named(rule, rule_settings)
+    if rule is not None:
+        _made(rule, rule_settings)  # what is wrong with it is better said before a download
     found = load_network(
         address,
         pretrained=pretrained,
@@ -116,7 +117,7 @@ def load(
         network_settings=network_settings,
         download=download,
     )
-    return wrap(found, rule, device=device, **({} if rule else rule_settings))
+    return wrap(found, rule, device=device, **rule_settings)
 
 
 def wrap(
@@ -140,14 +141,7 @@ def wrap(
         >>> model.rule
         Confidence(threshold=0.9)
     """
-    own = found.rule
-    if isinstance(rule, str) and own is not None and own.name == rule:
-        rule_settings = {**own.modules(), **rule_settings}
-    rule = _named(rule, rule_settings)
-    if rule is None:
-        config = {"name": DEFAULT_RULE} if own is None else rule_config(own)
-        modules = None if own is None else own.modules()
-        rule = rule_from_config({**config, **rule_settings}, modules)
+    rule = _made(rule, rule_settings, found)
     if found.input_shape is not None:
         images = probe_images(found.network, found.input_shape)
         check_network(found.network, images, found.num_classes, rule.extra_outputs)
@@ -155,22 +149,29 @@ def wrap(
     return model if device is None else model.to(device)
 
 
-def _named(rule: str | RejectionRule | None, settings: Mapping[str, Any]) -> RejectionRule | None:
-    """The rule a caller asked for, or None if the model's own is wanted."""
-    if isinstance(rule, str):
-        own = {key: value for key, value in settings.items() if isinstance(value, nn.Module)}
-        plain = {key: value for key, value in settings.items() if key not in own}
-        made = make_rule(find_rule(rule).name, plain, own or None)
-        missing = sorted(set(made.modules()) - set(own))
-        if missing:
-            raise ValueError(
-                f"rule {made.name!r} has networks of its own, {', '.join(missing)}, whose weights "
-                "are not known here; pass them, make the rule yourself, or load a saved model"
+def _made(
+    rule: str | RejectionRule | None, settings: Mapping[str, Any], found: ZooModel | None = None
+) -> RejectionRule:
+    """The rule that is asked for: by its name, a rule itself, or None for the network's own."""
+    if isinstance(rule, RejectionRule):
+        if settings:
+            raise TypeError(
+                f"rule: expected a rule's name with the settings {', '.join(settings)}, got a "
+                "rule, which has its own"
             )
-        return made
-    if rule is not None and settings:
-        raise TypeError(
-            f"rule: expected a rule's name with the settings {', '.join(settings)}, got a rule, "
-            "which has its own"
+        return rule
+    own = None if found is None else found.rule
+    if rule is None and own is not None:
+        settings = {**rule_settings(own), **settings}
+    name = find_rule(rule).name if rule else DEFAULT_RULE if own is None else own.name
+    held = {} if own is None or own.name != name else dict(own.modules())
+    held |= {key: value for key, value in settings.items() if isinstance(value, nn.Module)}
+    plain = {key: value for key, value in settings.items() if key not in held}
+    made = make_rule(name, plain, held or None)
+    missing = sorted(set(made.modules()) - set(held))
+    if missing and found is not None:
+        raise ValueError(
+            f"rule {name!r} has networks of its own, {', '.join(missing)}, whose weights are not "
+            "known here; pass them, make the rule yourself, or load a saved model"
         )
-    return rule
+    return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,15 +50,16 @@ def load_weights(network: nn.Module, path: Path) -> None:
         raise LookupError(f"expected a file of weights, got {path}, which does not exist")
     own = network.state_dict()
     state = _without_prefixes(_state_dict(_read(path), path), own)
-    try:
-        missing, surplus = network.load_state_dict(state, strict=False)
-    except RuntimeError as error:
-        raise _misfit(network, path, one_line(error, 300)) from error
     # Of weights that share memory a file may hold only one.
     there = {own[name].data_ptr() for name in state if name in own}
-    missing = [name for name in missing if own[name].data_ptr() not in there]
-    if missing or surplus:
-        raise _misfit(network, path, f"{_some('missing', missing)}, {_some('too much', surplus)}")
+    shared = {name: value for name, value in own.items() if value.data_ptr() in there}
+    try:
+        network.load_state_dict({**shared, **state})
+    except RuntimeError as error:
+        raise ValueError(
+            f"the weights in {path} are not of the network they were to go into "
+            f"({one_line(error, 300)}); name the network they were saved from"
+        ) from error
     _check_finite(network, path)
 
 
@@ -120,14 +121,3 @@ def _check_finite(network: nn.Module, path: Path) -> None:
                 f"{path}: expected finite weights, got NaN or infinity in {name!r}; the training "
                 "has diverged or the file is damaged"
             )
-
-
-def _some(what: str, names: Sequence[str]) -> str:
-    return f"{what}: {', '.join(names[:5]) or 'none'}" + (", …" if len(names) > 5 else "")
-
-
-def _misfit(network: nn.Module, path: Path, reason: str) -> ValueError:
-    return ValueError(
-        f"the weights in {path} are not of the network {type(network).__name__} they were to go "
-        f"into ({reason}); name the network they were saved from"
-    )

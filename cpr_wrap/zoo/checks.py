@@ -59,22 +59,19 @@ def check_network(
         raise ValueError(
             f"expected a tensor of outputs ({len(x)}, classes) for {len(x)} images, got {got}"
         )
-    _check_columns(outputs.shape[1], num_classes, extra_outputs)
+    least = 2 if num_classes is None else num_classes
+    columns, wanted = outputs.shape[1], least + extra_outputs
+    if columns < wanted or (columns > wanted and num_classes is not None):
+        classes = f"at least {least}" if num_classes is None else least
+        extra = f" and {extra_outputs} more for the rejection rule" if extra_outputs else ""
+        raise ValueError(
+            f"expected outputs for {classes} classes{extra}, got {columns}; is this the rule the "
+            "network was made for?"
+        )
     if not torch.isfinite(outputs).all():
         raise ValueError("expected finite outputs from the network, got NaN or infinity")
     if looks_like_probabilities(outputs):
         warnings.warn(PROBABILITIES, stacklevel=2)
-
-
-def _check_columns(columns: int, num_classes: int | None, extra_outputs: int) -> None:
-    extra = f" and {extra_outputs} more for the rejection rule" if extra_outputs else ""
-    if num_classes is not None and columns != num_classes + extra_outputs:
-        raise ValueError(
-            f"expected {num_classes + extra_outputs} outputs, one for each of {num_classes} "
-            f"classes{extra}, got {columns}; is this the rule the network was made for?"
-        )
-    if columns < 2 + extra_outputs:
-        raise ValueError(f"expected outputs for at least 2 classes{extra}, got {columns}")
 
 
 def looks_like_probabilities(outputs: Tensor) -> bool:

@@ -5,17 +5,17 @@ A folder and its description, `config.json`, may come from anybody. Some come wi
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import json
+import functools
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cpr_wrap._registry import call, trusted
 from cpr_wrap.networks import NETWORKS, build_network
@@ -26,25 +26,7 @@ from cpr_wrap.zoo.model import ZOOS, Network, Options, ZooModel, parse_address, 
 
 _BUNDLED = Path(__file__).parent.parent / "bundled" / "models"
 _ALWAYS_ROOM = 2**26  # weights: a quarter of a gigabyte
-_MOST_PIXELS, _MOST_SETTING = 2**28, 1_000_000
-
-_Kinds = tuple[type, ...]
-_TEXT, _WHOLE, _NUMBER, _OBJECT = (str,), (int,), (float, int), (dict,)
-_WORDS: dict[_Kinds, str] = {
-    _TEXT: "a text",
-    _WHOLE: "a whole number",
-    _NUMBER: "a number",
-    _OBJECT: "an object",
-    (list,): "a list",
-    (bool,): "true or false",
-}
-_KINDS: dict[str, _Kinds] = {
-    **dict.fromkeys(("network", "base", "dataset", "norm"), _TEXT),
-    **dict.fromkeys(("rule", "network_settings"), _OBJECT),
-    "eps": _NUMBER,
-    "num_classes": _WHOLE,
-    "input_shape": (list,),
-}
+_MOST_PIXELS, _MOST_CLASSES = 2**28, 1_000_000
 
 
 def bundled_names(folder: Path = _BUNDLED) -> list[str]:
@@ -85,17 +67,17 @@ def load_local(name: str, options: Options) -> ZooModel:
 def load_saved(folder: Path, address: str, options: Options) -> ZooModel:
     """Load a folder with `config.json` and `model.safetensors`."""
     config = read_config(folder)
-    rule = _rule(config, folder)
-    found = _described(config, folder, options)
+    rule = _rule(config.rule, folder)
+    with _Room(folder):
+        found = _described(config, folder, options)
     if options.pretrained:
         load_weights(found.network, folder / WEIGHTS)
-    known: dict[str, Any] = {
-        key: config[key] for key in ("num_classes", "dataset", "norm", "eps") if key in config
-    }
-    if config.get("input_shape"):
-        known["input_shape"] = tuple(config["input_shape"])
-    known["trained_eps"] = _trained_eps(config.get("recipe"))
-    source = {key: value for key, value in config.items() if key not in ("format", "rule")}
+    names = {"input_shape", "num_classes", "dataset", "norm", "eps"}
+    known = config.model_dump(include=names, exclude_none=True)
+    if re.search(r"[/\\:]|^\.+$", known.get("dataset", "")):
+        del known["dataset"]  # a path, or code, which a file must not choose
+    source = config.model_dump(exclude={"format", "rule"}, exclude_unset=True)
+    known["trained_eps"] = _trained_eps(source.get("recipe"))
     return replace(found, address=address, rule=rule, source=source, **known)
 
 
@@ -106,11 +88,11 @@ def _trained_eps(recipe: Any) -> float | None:
     return float(eps) if isinstance(eps, int | float) and not isinstance(eps, bool) else None
 
 
-def _rule(config: Mapping[str, Any], folder: Path) -> RejectionRule | None:
-    if not config.get("rule"):
+def _rule(held: Mapping[str, Any] | None, folder: Path) -> RejectionRule | None:
+    if not held:
         return None
     try:
-        held, name = config["rule"], config["rule"].get("name")
+        name = held.get("name")
         if isinstance(name, str) and ":" in name and name not in RULES:
             find_rule(trusted(name, folder))
         return load_rule(folder, held)
@@ -118,9 +100,9 @@ def _rule(config: Mapping[str, Any], folder: Path) -> RejectionRule | None:
         raise ValueError(f"{folder / CONFIG}: {one_line(error)}") from error
 
 
-def _described(config: Mapping[str, Any], folder: Path, options: Options) -> ZooModel:
+def _described(config: Any, folder: Path, options: Options) -> ZooModel:
     """Build the network a folder describes, without its weights."""
-    name, settings = config.get("network"), config.get("network_settings") or {}
+    name, settings = config.network, config.network_settings or {}
     if options.network is not None:
         own = settings if _address_of(options.network) == name else {}
         network = given_network(options.network, {**own, **options.network_settings})
@@ -130,9 +112,16 @@ def _described(config: Mapping[str, Any], folder: Path, options: Options) -> Zoo
             f"start; if you trust it, pass network={name!r} (--network)"
         )
     elif name:
-        network = _registered(name, settings, folder, options)
-    elif config.get("base"):
-        return _base(config["base"], settings, folder, options)
+        NETWORKS[name]  # raises with a near miss
+        try:
+            network = build_network(name, **settings)
+        except Exception as error:  # whatever a network's code says of settings that do not fit
+            raise ValueError(
+                f"{folder / CONFIG}: network {name!r} does not take the settings {settings}: "
+                f"{one_line(error)}"
+            ) from error
+    elif config.base:
+        return _base(config.base, settings, folder, options)
     else:
         raise ValueError(
             f"{folder / CONFIG} names neither a network nor the address of a base, so the weights "
@@ -141,28 +130,25 @@ def _described(config: Mapping[str, Any], folder: Path, options: Options) -> Zoo
     return ZooModel(network=network.eval(), address=str(folder))
 
 
-def _registered(
-    name: str, settings: Mapping[str, Any], folder: Path, options: Options
-) -> nn.Module:
-    """Build a network of ours, unless it is far larger than the file of its weights."""
-    NETWORKS[name]  # raises with a near miss
-    file, count = folder / WEIGHTS, 0
-    size = file.stat().st_size if file.is_file() else 0
-    # Without making room for them. What fails here is told when the network is built.
-    with contextlib.suppress(Exception), torch.device("meta"):
-        count = sum(p.numel() for p in build_network(name, **settings).parameters())
-    if count > max(size, _ALWAYS_ROOM) and options.pretrained:
-        raise ValueError(
-            f"{folder / CONFIG} describes a network of {count:,} weights, which {WEIGHTS} "
-            f"({size:,} bytes) has no room for"
-        )
-    try:
-        return build_network(name, **settings)
-    except Exception as error:  # whatever a network's code says of settings that do not fit
-        raise ValueError(
-            f"{folder / CONFIG}: network {name!r} does not take the settings {dict(settings)}: "
-            f"{one_line(error)}"
-        ) from error
+class _Room(TorchDispatchMode):
+    """Inside, no room is made for a network that is far larger than the file of its weights."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        file = folder / WEIGHTS
+        self.size = file.stat().st_size if file.is_file() else 0
+        self.left = max(self.size, _ALWAYS_ROOM)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count the numbers of what is made, which functions like `empty` are told first."""
+        if args and isinstance(args[0], list) and all(isinstance(n, int) for n in args[0]):
+            self.left -= math.prod(args[0])
+            if self.left < 0:
+                raise ValueError(
+                    f"a tensor of shape {tuple(args[0])}, for which {WEIGHTS} ({self.size:,} "
+                    "bytes) has no room"
+                )
+        return func(*args, **(kwargs or {}))
 
 
 def _base(address: str, settings: Mapping[str, Any], folder: Path, options: Options) -> ZooModel:
@@ -204,55 +190,38 @@ def _address_of(network: Network) -> str | None:
     return None if module in (None, "__main__") or "<" in name else f"{module}:{name}"
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Read and check a saved folder's description."""
+def read_config(folder: Path) -> Any:
+    """Read and check a saved folder's description; the entries are attributes, None if missing."""
+    from pydantic import ValidationError
+
     path = folder / CONFIG
     if not path.is_file():
         raise LookupError(f"{folder}: expected {CONFIG} and {WEIGHTS} in it, found no {CONFIG}")
     try:
-        config = json.loads(path.read_text())
-        problem = next(_problems(config), None) if isinstance(config, dict) else None
-    except RecursionError as error:
-        raise ValueError(f"{path}: expected a plain description, got deep nesting") from error
-    except ValueError as error:
-        raise RuntimeError(f"{path} is damaged: it is not JSON ({error})") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {type(config).__name__}")
-    if problem is not None:
-        raise ValueError(f"{path}: {problem}")
+        config = _description().model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"{part}: " for part in first["loc"])
+        raise ValueError(f"{path}: {place}{first['msg']}, got {first['input']!r:.80}") from error
+    if math.prod(config.input_shape or ()) > _MOST_PIXELS:
+        raise ValueError(f"{path}: input_shape: expected fewer pixels, got {config.input_shape}")
     return config
 
 
-def _problems(config: dict[str, Any]) -> Iterator[str]:
-    for name, kinds in _KINDS.items():
-        value = config.get(name)
-        if value is not None and not _is(value, kinds):
-            yield f"{name}: expected {_WORDS[kinds]}, got {value!r:.80}"
-    shape = config.get("input_shape") or [1]
-    if not all(_is(n, _WHOLE) and n > 0 for n in shape) or math.prod(shape) > _MOST_PIXELS:
-        yield f"input_shape: expected a few numbers above 0, got {shape!r:.80}"
-    classes = config.get("num_classes")
-    if classes is not None and not 2 <= classes <= _MOST_SETTING:
-        yield f"num_classes: expected 2 to {_MOST_SETTING:,}, got {classes}"
-    dataset = config.get("dataset") or "-"
-    if Path(dataset).name != dataset or dataset == ".." or "\\" in dataset:
-        yield f"dataset: expected a name, got {dataset!r:.80}"
-    for name, value in (config.get("network_settings") or {}).items():
-        if _is(value, _NUMBER) and not abs(value) <= _MOST_SETTING:
-            yield f"network_settings: expected {name} up to {_MOST_SETTING:,}, got {value!r:.80}"
-    yield from _rule_problems(config.get("rule") or {})
+@functools.cache
+def _description() -> Any:
+    """What is checked of a description; other entries are kept as they are."""
+    from pydantic import BaseModel, Field, PositiveInt
 
+    class Description(BaseModel, strict=True, extra="allow"):
+        rule: dict[str, Any] | None = None
+        network: str | None = None
+        network_settings: dict[str, Any] | None = None
+        base: str | None = None
+        input_shape: tuple[PositiveInt, ...] | None = None
+        num_classes: int | None = Field(None, ge=2, le=_MOST_CLASSES)
+        dataset: str | None = None
+        norm: str | None = None
+        eps: float | None = None
 
-def _rule_problems(rule: dict[str, Any]) -> Iterator[str]:
-    """Settings of another type than those that the rule has by default."""
-    kind = RULES.get(rule["name"]) if isinstance(rule.get("name"), str) else None
-    for name, field in getattr(kind, "__dataclass_fields__", {}).items():
-        value, usual = rule.get(name, field.default), type(field.default)
-        allowed = _NUMBER if usual is float else (usual,)
-        if usual in (bool, int, float, str) and not (_is(value, allowed) and value == value):
-            yield f"rule: expected {name!r} to be {_WORDS[allowed]}, got {value!r:.80}"
-
-
-def _is(value: Any, kinds: _Kinds) -> bool:
-    """`isinstance`, but a truth value is no number."""
-    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+    return Description

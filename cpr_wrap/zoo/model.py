@@ -101,8 +101,6 @@ class Options:
 
 ZOOS: Registry[Callable[[str, Options], ZooModel]] = Registry("model source", "cpr_wrap.zoos")
 
-_WEIGHT_FILES = (".pt", ".pth", ".bin", ".safetensors")
-
 
 def parse_address(address: str | os.PathLike[str]) -> tuple[str, str]:
     """Split `source:name`.
@@ -124,17 +122,9 @@ def parse_address(address: str | os.PathLike[str]) -> tuple[str, str]:
     if not colon:
         raise ValueError(
             f"expected an address like source:name, got {address!r}, which names no source. "
-            f"Type {' or '.join(_possible_addresses(address))}"
+            f"Type {' or '.join(f'{source}:{address}' for source in ZOOS)}"
         )
     _ = ZOOS[source]  # raises with a near miss
     if not name:
         raise ValueError(f"expected a name after {address!r}, e.g. timm:resnet18.a1_in1k")
     return source, name
-
-
-def _possible_addresses(name: str) -> list[str]:
-    """What somebody may have meant by a name without a source."""
-    if Path(name).exists() or name.endswith(_WEIGHT_FILES):
-        return [f"local:{name}"]
-    sources = {0: ("timm", "robustbench", "bundled"), 1: ("hf-hub", "local"), 2: ("robustbench",)}
-    return [f"{source}:{name}" for source in sources.get(name.count("/"), ("local",))]

@@ -10,7 +10,7 @@ import contextlib
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -25,7 +25,6 @@ from cpr_wrap.zoo.model import ZOOS, Options, ZooModel, unknown
 _CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet": 1000}
 _EPS = {"Linf": 8 / 255, "L2": 0.5}
 _EPS_IMAGENET = {"Linf": 4 / 255, "L2": 3.0}
-_BEGINNINGS = (b"PK", b"\x80\x02", b"\x80\x04")  # of what `torch.save` writes: a zip or a pickle
 
 
 class Entry(NamedTuple):
@@ -50,13 +49,14 @@ def load_robustbench(name: str, options: Options) -> ZooModel:
     robustbench = import_robustbench()
     entry, facts = find_entry(name)
     folder = options.model_dir or Path("models")
-    if not (options.pretrained or options.download or _downloads(entry, facts, folder)):
+    files = _files(entry, facts, folder)
+    if not (options.pretrained or options.download or files):
         raise ValueError(
             f"{entry.address} has torchvision's own weights, which are fetched when it is built; "
             "pass download=True to allow it"
         )
     try:
-        with _no_leftovers(entry, folder), tensors_only(), _quiet():
+        with _no_leftovers(files), tensors_only(), _quiet():
             if options.pretrained:
                 network = robustbench.load_model(
                     model_name=entry.name,
@@ -67,7 +67,7 @@ def load_robustbench(name: str, options: Options) -> ZooModel:
             else:
                 network = _untrained(entry, facts)
     except Exception as error:  # whatever RobustBench, gdown or the connection raise
-        raise RuntimeError(_what_to_do(entry, facts, folder, error)) from error
+        raise RuntimeError(_what_to_do(entry.address, files, one_line(error))) from error
     return _describe(network.eval(), entry)
 
 
@@ -97,12 +97,7 @@ def _borrowed_name() -> Iterator[None]:
     if "autoattack" in sys.modules or importlib.util.find_spec("autoattack"):
         yield
         return
-    import_extra("pyautoattack.state")
-    lent = {
-        name.removeprefix("py"): module
-        for name, module in list(sys.modules.items())
-        if name.split(".")[0] == "pyautoattack"
-    }
+    lent = {name: import_extra(f"py{name}") for name in ("autoattack", "autoattack.state")}
     sys.modules.update(lent)
     try:
         yield
@@ -181,62 +176,49 @@ def _describe(network: nn.Module, entry: Entry) -> ZooModel:
     )
 
 
-def _place(entry: Entry, folder: Path) -> Path:
-    """The folder RobustBench keeps a leaderboard's weights in; the two of corruptions share one."""
-    return folder / entry.dataset / entry.threat.replace("_3d", "")
-
-
-def _downloads(entry: Entry, facts: Mapping[str, Any], folder: Path) -> dict[Path, str]:
+def _files(entry: Entry, facts: Mapping[str, Any], folder: Path) -> dict[Path, str]:
     """The files RobustBench reads a model from, and where it would get each."""
     timm, name = import_extra("timm"), _timm_name(entry)
     if timm.is_model(name):
-        module = sys.modules[timm.model_entrypoint(name).__module__]
-        url = str(module.default_cfgs[name]["url"])
+        url = str(timm.get_pretrained_cfg(name).url)
         return {Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]: url}
     if not facts["gdrive_id"]:  # torchvision's own weights, which it fetches when it builds them
         return {}
-    path = _place(entry, folder) / f"{entry.name}.pt"
+    # The leaderboards of the two kinds of corruptions share a folder.
+    path = folder / entry.dataset / entry.threat.replace("_3d", "") / f"{entry.name}.pt"
     drive = "https://drive.google.com/uc?id="
     if isinstance(facts["gdrive_id"], list):  # an ensemble
         return {Path(f"{path}_m{i}.pt"): drive + id_ for i, id_ in enumerate(facts["gdrive_id"])}
     return {path: f"{drive}{facts['gdrive_id']}"}
 
 
-def _what_to_do(entry: Entry, facts: Mapping[str, Any], folder: Path, error: Exception) -> str:
-    files = _downloads(entry, facts, folder)
-    hub = Path(torch.hub.get_dir()) / "checkpoints"
+def _what_to_do(address: str, files: Mapping[Path, str], reason: str) -> str:
     if not files:
+        hub = Path(torch.hub.get_dir()) / "checkpoints"
         return (
-            f"could not download {entry.address} ({one_line(error)}): it has torchvision's own "
-            f"weights; get them from https://download.pytorch.org/models/ and put them into {hub}"
+            f"could not download {address} ({reason}): it has torchvision's own weights; get them "
+            f"from https://download.pytorch.org/models/ and put them into {hub}"
         )
     missing = [(url, path.absolute()) for path, url in files.items() if not path.is_file()]
     if missing:
         todo = "; ".join(f"get {url} and put it at {path}" for url, path in missing)
-        return f"could not download {entry.address} ({one_line(error)}): {todo}"
+        return f"could not download {address} ({reason}): {todo}"
     listed = " and ".join(str(path.absolute()) for path in files)
     return (
-        f"RobustBench cannot load {entry.address} from {listed}, which is damaged or of another "
-        f"model ({one_line(error)}); remove it to download it again"
+        f"RobustBench cannot load {address} from {listed}, which is damaged or of another model "
+        f"({reason}); remove it to download it again"
     )
 
 
 @contextlib.contextmanager
-def _no_leftovers(entry: Entry, folder: Path) -> Iterator[None]:
-    """Remove what a failed download leaves, or the next call would take it for the weights.
-
-    Google Drive answers some requests with a page of HTML, which is then saved as the checkpoint.
-    """
-    place = _place(entry, folder)
-    before = set(place.glob(f"{entry.name}.pt*"))
+def _no_leftovers(files: Iterable[Path]) -> Iterator[None]:
+    """Remove what gdown leaves of a download that breaks off."""
     try:
         yield
     except BaseException:
-        for path in set(place.glob(f"{entry.name}.pt*")) - before:
-            with path.open("rb") as file:
-                saved = file.read(2) in _BEGINNINGS
-            if path.suffix != ".pt" or not saved:
-                path.unlink()
+        for path in files:
+            for part in path.parent.glob(f"{path.name}?*tmp"):
+                part.unlink()
         raise
 
 

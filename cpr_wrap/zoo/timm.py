@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from cpr_wrap._checks import import_extra
 from cpr_wrap.zoo.checkpoint import load_weights, one_line, tensors_only
@@ -33,13 +32,8 @@ def load_timm(name: str, options: Options) -> ZooModel:
     if file is None and options.pretrained and not timm.is_model_pretrained(architecture):
         raise ValueError(f"timm has no weights of {architecture}; pass pretrained=False")
     fetch = options.pretrained and file is None
-    try:
-        network = _create(name, fetch, options.network_settings)
-    except Exception as error:  # whatever timm, the Hub's client or the connection raise
-        if not fetch:
-            with_settings = f"{name} with the settings {dict(options.network_settings)}"
-            raise ValueError(f"timm cannot build {with_settings}: {one_line(error)}") from error
-        raise RuntimeError(_what_to_download(name, options, error)) from error
+    todo = _where_to_put(name, options.model_dir or Path("models")) if fetch else None
+    network = _create(f"timm:{name}", fetch, options.network_settings, todo)
     if file is not None:
         load_weights(network, file)
     return wrap_timm(network, f"timm:{name}")
@@ -53,17 +47,15 @@ def timm_names() -> list[str]:
 @ZOOS.register("hf-hub")
 def load_hub(name: str, options: Options) -> ZooModel:
     """Load a timm model from the Hugging Face Hub, e.g. `hf-hub:timm/resnet18.a1_in1k`."""
-    address = f"hf-hub:{name}"
-    try:
-        network = _create(address, options.pretrained, options.network_settings)
-    except Exception as error:  # whatever timm, the Hub's client or the connection raise
-        repository = name.partition("@")[0]
-        raise RuntimeError(
-            f"could not load {address} ({_reason(error)}): where there is a connection, "
-            f"`hf download {repository}` gets https://huggingface.co/{repository}; put its folder "
-            f"models--{repository.replace('/', '--')} into {_hub_cache()}"
-        ) from error
-    return wrap_timm(network, address)
+    repository = name.partition("@")[0]
+    cache = import_extra("huggingface_hub.constants").HF_HUB_CACHE
+    todo = (
+        f"where there is a connection, `hf download {repository}` gets "
+        f"https://huggingface.co/{repository}; put its folder "
+        f"models--{repository.replace('/', '--')} into {cache}"
+    )
+    network = _create(f"hf-hub:{name}", options.pretrained, options.network_settings, todo)
+    return wrap_timm(network, f"hf-hub:{name}")
 
 
 def wrap_timm(network: nn.Module, address: str) -> ZooModel:
@@ -76,28 +68,40 @@ def wrap_timm(network: nn.Module, address: str) -> ZooModel:
             "some timm models are feature extractors"
         )
     config = timm_data.resolve_model_data_config(network)
+    transform = timm_data.create_transform(**config, is_training=False)
+    steps = transform.transforms  # without the normalization, which the network has as a layer
+    transform.transforms = [step for step in steps if type(step).__name__ != "Normalize"]
     return ZooModel(
         network=nn.Sequential(Normalize(config["mean"], config["std"]), network).eval(),
         address=address,
         input_shape=tuple(config["input_size"]),
         num_classes=num_classes,
-        transform=_pixels_only(timm_data.create_transform(**config, is_training=False)),
+        transform=transform,
         source={"base": address},
     )
 
 
-def _create(name: str, pretrained: bool, settings: Mapping[str, Any]) -> nn.Module:
-    with tensors_only():
-        create = import_extra("timm").create_model
-        network: nn.Module = create(name, pretrained=pretrained, **settings)
+def _create(
+    address: str, pretrained: bool, settings: Mapping[str, Any], todo: str | None
+) -> nn.Module:
+    """Let timm build a model; `todo` is what to do if it cannot download what it needs."""
+    create = import_extra("timm").create_model
+    try:
+        with tensors_only():
+            network: nn.Module = create(
+                address.removeprefix("timm:"), pretrained=pretrained, **settings
+            )
+    except Exception as error:  # whatever timm, the Hub's client or the connection raise
+        reason = one_line(error)
+        if todo is None:
+            with_settings = f"{address} with the settings {dict(settings)}"
+            raise ValueError(f"timm cannot build {with_settings}: {reason}") from error
+        if "package not installed" in reason:
+            # timm swallows the import error of a name that release 2 dropped.
+            advice = "pip install 'huggingface_hub<2'"
+            reason = f"this timm does not work with this huggingface_hub; {advice}"
+        raise RuntimeError(f"could not load {address} ({reason}): {todo}") from error
     return network
-
-
-def _pixels_only(transform: Any) -> Callable[[Any], Tensor]:
-    """Take the normalization out of timm's transform; the network has it as a layer."""
-    kept = [step for step in transform.transforms if type(step).__name__ != "Normalize"]
-    pixels: Callable[[Any], Tensor] = type(transform)(kept)
-    return pixels
 
 
 def _weights_file(name: str, options: Options) -> Path | None:
@@ -108,28 +112,13 @@ def _weights_file(name: str, options: Options) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def _what_to_download(name: str, options: Options, error: Exception) -> str:
+def _where_to_put(name: str, folder: Path) -> str:
     config = import_extra("timm").get_pretrained_cfg(name)
     url = config.url
     if config.hf_hub_id:
         url = f"https://huggingface.co/{config.hf_hub_id}/resolve/main/model.safetensors"
-    folder = options.model_dir or Path("models")
     target = folder / f"{name}{Path(url).suffix}"
     return (
-        f"could not download timm:{name} ({_reason(error)}): get {url}, put it at {target} and "
-        f"load with model_dir={str(folder)!r} (--model-dir {folder})"
+        f"get {url}, put it at {target} and load with model_dir={str(folder)!r} "
+        f"(--model-dir {folder})"
     )
-
-
-def _reason(error: Exception) -> str:
-    text = one_line(error)
-    if "package not installed" in text and importlib.util.find_spec("huggingface_hub"):
-        # timm swallows the import error of a name that release 2 dropped.
-        return "this timm does not work with this huggingface_hub; pip install 'huggingface_hub<2'"
-    return text
-
-
-def _hub_cache() -> str:
-    if not importlib.util.find_spec("huggingface_hub"):
-        return "the Hub's cache"
-    return str(import_extra("huggingface_hub.constants").HF_HUB_CACHE)

@@ -21,9 +21,9 @@ import torch
 from tabulate import tabulate
 
 from cpr_wrap import SelectiveClassifier, load, load_data, robustness_curve
-from cpr_wrap.attacks.donors import per_class
 from cpr_wrap.attacks.ensemble import climb
 from cpr_wrap.data import ImageData
+from cpr_wrap.data.images import per_class
 from examples.benchmark.ingredients import CPR, FIRST, Cell
 from examples.study.cells import MAIN, Method
 

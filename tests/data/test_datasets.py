@@ -198,7 +198,7 @@ def test_bundled_test_images_by_their_numbers():
 def test_bundled_parts():
     robust = load_data("mnist", "robust")
     validation = load_data("mnist", "validation")
-    with pytest.warns(UserWarning, match="0 to 999.*the paper takes images 0 to 8999"):
+    with pytest.warns(UserWarning, match="2000 that come .* the paper takes images 0 to 8999"):
         clean = load_data("mnist", "clean")
     assert robust.indices.tolist() == list(range(1_000))
     assert validation.indices.tolist() == list(range(9_000, 10_000))
@@ -389,7 +389,7 @@ def test_a_file_that_promises_too_much_is_not_unpacked(tmp_path, monkeypatch):
         raise AssertionError("the array was read")
 
     monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", unpacked)
-    with pytest.raises(ValueError, match=r"plausible size, got 3,136,000 bytes promised by"):
+    with pytest.raises(RuntimeError, match="promises 3,140,256 bytes, which is not plausible"):
         load_data("mnist", "train", data_dir=tmp_path)
 
 
@@ -401,7 +401,7 @@ def test_a_header_that_lies_is_refused(tmp_path):
             with archive.open(f"{name}.npy", "w") as member:
                 header = {"descr": "|u1", "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_2_0(member, header)
-    with pytest.raises(ValueError, match=r"plausible size, got 784,000,000,000 bytes"):
+    with pytest.raises(RuntimeError, match=r"own\.npz cannot be read as an \.npz file"):
         load_data(tmp_path / "own.npz")
 
 

@@ -65,7 +65,7 @@ def test_no_images(tmp_path):
 
 def test_sizes_must_agree(folder):
     Image.new("RGB", (5, 5)).save(folder / "dog" / "b.png")
-    with pytest.raises(ValueError, match=r"expected images of one size.*pass a transform"):
+    with pytest.raises(ValueError, match=r"expected tensors .* of one size.*pass a transform"):
         load_folder(folder)
 
 

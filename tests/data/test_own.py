@@ -63,10 +63,10 @@ def test_files_that_do_not_do(tmp_path):
     with pytest.raises(LookupError, match=r"expected a file of images, got .*, which does not"):
         load_data(path)
     np.savez(path, images=BYTES.astype(float), labels=LABELS)
-    with pytest.raises(ValueError, match=r"mine\.npz: expected pixels in \[0, 1\], got \[0, 4\]"):
+    with pytest.raises(ValueError, match=r"mine: expected pixels in \[0, 1\], got \[0, 4\]"):
         load_data(path)
     np.savez(path, images=BYTES, labels=LABELS - 1)
-    with pytest.raises(ValueError, match=r"mine\.npz: expected labels from 0"):
+    with pytest.raises(ValueError, match="mine: expected labels from 0"):
         load_data(path)
     np.savez(path, images=np.zeros((2, 3, 5, 3), np.uint8), labels=LABELS[:2])
     with pytest.raises(ValueError, match=r"to tell \(N, H, W, C\) from .*got \(2, 3, 5, 3\)"):
@@ -133,7 +133,7 @@ def test_a_function_by_its_address(function):
 def test_functions_that_return_something_else():
     with pytest.raises(TypeError, match=r"test_own:number: expected it to return .* got int"):
         load_data(f"{__name__}:number")
-    with pytest.raises(TypeError, match=r"of_numbers: expected tensors .* got int"):
+    with pytest.raises(TypeError, match=r"of_numbers: image 0: expected .* pixels .* torch\.int64"):
         load_data(f"{__name__}:of_numbers")
     with pytest.raises(LookupError, match=r"unknown name in .*'pears'.* Did you mean 'pairs'"):
         load_data(f"{__name__}:pears")

@@ -326,10 +326,19 @@ class Labelled(TensorDataset):
         return super().__getitem__(number)[0], self.label
 
 
-@pytest.mark.parametrize("label", [-1, 0.5, True, "cat", torch.tensor(1.0)])
-def test_a_bad_label_of_a_data_set_is_named_with_its_image(label):
+@pytest.mark.parametrize(
+    ("label", "error", "message"),
+    [
+        (-1, ValueError, "image 3: expected labels from 0, got labels from -1"),
+        (0.5, TypeError, "image 3: expected integer labels, got torch.float"),
+        (True, TypeError, "image 3: expected integer labels, got torch.bool"),
+        (torch.tensor(1.0), TypeError, "image 3: expected integer labels, got torch.float"),
+        ("cat", ValueError, r"images: expected tensors \(C, H, W\) .* with labels \(.*'str'\)"),
+    ],
+)
+def test_a_bad_label_of_a_data_set_is_named_with_its_image(label, error, message):
     model, x, _ = make("confidence")
-    with pytest.raises(ValueError, match="image 3: expected a class number of at least 0"):
+    with pytest.raises(error, match=message):
         robustness_curve(model, Labelled(x, label), None, 0.1, indices=[3, 4])
 
 
@@ -352,7 +361,7 @@ def test_sizes_and_seeds_may_be_numbers_of_an_array():
 
 def test_a_bad_image_of_a_data_set_is_named():
     model, x, y = make("confidence")
-    with pytest.raises(ValueError, match=r"image 2: x: expected pixels in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"image 2: expected pixels in \[0, 1\]"):
         robustness_curve(
             model, TensorDataset(x + 2 * (y >= 0)[:, None, None, None], y), None, 0.1, indices=[2]
         )

@@ -130,16 +130,12 @@ def fails(output, **_):
     raise OSError("no route\nto host")
 
 
-def gives_a_page(output, **_):
-    Path(output).write_text("<!DOCTYPE html><title>Quota exceeded</title>")
-
-
 def breaks_off(output, **_):
     Path(output + "x1y2tmp").write_bytes(b"PK half a checkpoint")
     raise OSError("connection reset")
 
 
-@pytest.mark.parametrize("download", [fails, gives_a_page, breaks_off])
+@pytest.mark.parametrize("download", [fails, breaks_off])
 def test_a_failed_download_says_what_to_get_and_leaves_nothing(
     robustbench, monkeypatch, tmp_path, download, capsys
 ):
@@ -156,7 +152,8 @@ def test_a_failed_download_says_what_to_get_and_leaves_nothing(
 
 def test_a_failed_download_of_an_ensemble_names_every_file(robustbench, tmp_path):
     entry, facts = zoo.find_entry("Chen2020Adversarial")
-    message = zoo._what_to_do(entry, facts, tmp_path, OSError("no route"))
+    files = zoo._files(entry, facts, tmp_path)
+    message = zoo._what_to_do(entry.address, files, "no route")
     for member in range(3):
         assert f"put it at {tmp_path}/cifar10/Linf/Chen2020Adversarial.pt_m{member}.pt" in message
 
@@ -193,10 +190,13 @@ def fails_at_once(*args, **kwargs):
 # Damaged and foreign files
 
 
-def test_a_damaged_checkpoint_is_named_and_kept(robustbench, tmp_path):
+@pytest.mark.parametrize(
+    "content", [WEIGHTS.read_bytes()[:100_000], b"<!DOCTYPE html><title>Quota exceeded</title>"]
+)
+def test_a_damaged_checkpoint_is_named_and_kept(robustbench, tmp_path, content):
     path = tmp_path / "cifar10" / "Linf" / f"{OTHER}.pt"
     path.parent.mkdir(parents=True)
-    path.write_bytes(WEIGHTS.read_bytes()[:100_000])
+    path.write_bytes(content)
     with pytest.raises(RuntimeError, match="which is damaged or of another model") as info:
         load(f"robustbench:{OTHER}", model_dir=tmp_path)
     assert str(path) in str(info.value)

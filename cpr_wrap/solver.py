@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from cpr_wrap._checks import check_positive
 from cpr_wrap.geometry import per_row, spread, threat
@@ -65,7 +66,31 @@ class PGD:
         return float(self.shrink ** (1 / max(1, self.steps - 1)))
 
 
-class Climb:
+class Columns:
+    """An object whose tensors all have one entry per row."""
+
+    def columns(self) -> dict[str, Tensor]:
+        """Its tensors by name."""
+        return {name: held for name, held in vars(self).items() if isinstance(held, Tensor)}
+
+    def with_columns(self, columns: Mapping[str, Tensor]) -> Self:
+        """The same object with other tensors, and without a copy of anything else."""
+        result = copy.copy(self)
+        vars(result).update(columns)
+        return result
+
+    def take(self, rows: Tensor) -> Self:
+        """Some of the rows (indices `(M,)`), in that order."""
+        return self.with_columns({name: held[rows] for name, held in self.columns().items()})
+
+    def join(self, other: Self) -> Self:
+        """These rows, and those of another with the same settings behind them."""
+        theirs = other.columns()
+        pairs = {name: (held, theirs[name]) for name, held in self.columns().items()}
+        return self.with_columns({name: torch.cat(pair) for name, pair in pairs.items()})
+
+
+class Climb(Columns):
     """Rows of projected gradient ascent.
 
     Attributes:
@@ -109,29 +134,15 @@ class Climb:
         self.anchor_value = self.best_value if backtracks else None
         self.anchor_gradient = torch.zeros_like(self.x) if backtracks else None
 
-    def take(self, rows: Tensor) -> Climb:
+    def take(self, rows: Tensor) -> Self:
         """Keep only some rows (indices `(M,)`), in that order."""
-        return self._with({name: held.index_select(0, rows) for name, held in self.state().items()})
-
-    def join(self, other: Climb) -> Climb:
-        """Put the rows of another climb with the same settings behind these."""
-        theirs = other.state()
-        pairs = {name: (held, theirs[name]) for name, held in self.state().items()}
-        return self._with({name: torch.cat(pair) for name, pair in pairs.items()})
-
-    def state(self) -> dict[str, Tensor]:
-        """All tensors, which have one entry per row: the state to resume from."""
-        return {name: held for name, held in vars(self).items() if isinstance(held, Tensor)}
+        # Contiguous even if the images are not: networks round by strides.
+        return self.with_columns({k: v.index_select(0, rows) for k, v in self.columns().items()})
 
     @classmethod
-    def resumed(cls, state: Mapping[str, Tensor], pgd: PGD) -> Climb:
-        """The climb that a state was taken from, if it had these settings."""
-        return cls(state["x"], state["radius"], pgd)._with(state)
-
-    def _with(self, tensors: Mapping[str, Tensor]) -> Climb:
-        result = copy.copy(self)
-        vars(result).update(tensors)
-        return result
+    def resumed(cls, columns: Mapping[str, Tensor], pgd: PGD) -> Climb:
+        """The climb that these columns are of, if it had these settings."""
+        return cls(columns["x"], columns["radius"], pgd).with_columns(columns)
 
     def observe(self, value: Tensor) -> None:
         """Remember the points that are better than all before; `value` is `(N,)`."""

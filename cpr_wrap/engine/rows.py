@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from cpr_wrap import noise
 from cpr_wrap.attacks.adaptive import Attack
@@ -16,30 +15,14 @@ from cpr_wrap.engine.block import Block
 from cpr_wrap.geometry import spread
 from cpr_wrap.metrics.evidence import DONOR, NEAR_MISS, NO_TARGET, Origin
 from cpr_wrap.objective import Aim, Goal, Targets, View, log_prob
-from cpr_wrap.solver import PGD, Climb
+from cpr_wrap.solver import PGD, Climb, Columns
 
 NO_POINT = -1
 OVERDUE = 1_000_000
 
 
-class Parallel:
-    """A dataclass of tensors that all have one entry per row."""
-
-    def take(self, rows: Tensor) -> Self:
-        """Some of the rows (indices `(M,)`), in that order."""
-        return type(self)(*(tensor[rows] for tensor in self._tensors()))
-
-    def join(self, other: Self) -> Self:
-        """These rows, and those of another behind them."""
-        pairs = zip(self._tensors(), other._tensors(), strict=True)
-        return type(self)(*(torch.cat(pair) for pair in pairs))
-
-    def _tensors(self) -> list[Tensor]:
-        return list(vars(self).values())
-
-
 @dataclass(frozen=True)
-class Rows(Parallel):
+class Rows(Columns):
     """Restarts to be done, all with the same attack."""
 
     image: Tensor  # which image of the block (R,)
@@ -49,7 +32,7 @@ class Rows(Parallel):
 
 
 @dataclass
-class Candidates(Parallel):
+class Candidates(Columns):
     """The most promising point of each restart so far."""
 
     point: Tensor  # (S, ...)
@@ -80,7 +63,7 @@ class Candidates(Parallel):
 
 
 @dataclass
-class Paths(Parallel):
+class Paths(Columns):
     """The rules' own paths from the rows' points, kept for several steps."""
 
     offset: Tensor  # points of the path less z (S, P, ...)
@@ -103,52 +86,32 @@ class Batch:
     paths: Paths | None
     ages: list[int]  # how many points each has evaluated; known without asking the device
 
-    def take(self, rows: list[int]) -> Batch | None:
-        """Some of the rows, by position; None where there are none."""
-        if not rows:
-            return None
+    def take(self, rows: list[int]) -> Batch:
+        """Some of the rows, by position."""
         kept = torch.tensor(rows, dtype=torch.int64, device=self.rows.image.device)
-        return Batch(
-            self.rows.take(kept),
-            self.climb.take(kept),
-            self.candidates.take(kept),
-            None if self.paths is None else self.paths.take(kept),
-            [self.ages[row] for row in rows],
-        )
+        parts = {name: part and part.take(kept) for name, part in self._parts().items()}
+        return Batch(**parts, ages=[self.ages[row] for row in rows])
 
     def join(self, other: Batch) -> Batch:
         """These rows, and those of another behind them."""
-        paths = self.paths
-        if paths is not None and other.paths is not None:
-            paths = paths.join(other.paths)
-        return Batch(
-            self.rows.join(other.rows),
-            self.climb.join(other.climb),
-            self.candidates.join(other.candidates),
-            paths,
-            self.ages + other.ages,
-        )
+        theirs = other._parts()
+        parts = {name: part and part.join(theirs[name]) for name, part in self._parts().items()}
+        return Batch(**parts, ages=self.ages + other.ages)
 
     def state(self) -> dict[str, Any]:
         """All of it as plain data."""
-        return {
-            "rows": vars(self.rows),
-            "climb": self.climb.state(),
-            "candidates": vars(self.candidates),
-            "paths": None if self.paths is None else vars(self.paths),
-            "ages": self.ages,
-        }
+        parts = {name: part and part.columns() for name, part in self._parts().items()}
+        return {**parts, "ages": self.ages}
 
     @classmethod
     def resumed(cls, state: dict[str, Any], pgd: PGD) -> Batch:
         """The batch that a state was taken from."""
-        return cls(
-            Rows(**state["rows"]),
-            Climb.resumed(state["climb"], pgd),
-            Candidates(**state["candidates"]),
-            None if state["paths"] is None else Paths(**state["paths"]),
-            state["ages"],
-        )
+        kinds = {"rows": Rows, "candidates": Candidates, "paths": Paths}
+        parts = {name: state[name] and kind(**state[name]) for name, kind in kinds.items()}
+        return cls(**parts, climb=Climb.resumed(state["climb"], pgd), ages=state["ages"])
+
+    def _parts(self) -> dict[str, Any]:
+        return {name: part for name, part in vars(self).items() if name != "ages"}
 
 
 class Plan(NamedTuple):

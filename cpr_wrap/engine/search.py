@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections import deque
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from cpr_wrap import noise
 from cpr_wrap.attacks.adaptive import KNOWN, Attack
 from cpr_wrap.engine.block import Block
-from cpr_wrap.engine.rows import OVERDUE, Batch, Candidates, Paths, Plan, Rows, plan
+from cpr_wrap.engine.rows import OVERDUE, Batch, Candidates, Paths, Rows, plan
 from cpr_wrap.geometry import spread
 from cpr_wrap.metrics.evidence import Origin
 from cpr_wrap.objective import Aim, Goal, Path, Targets, View
@@ -23,27 +22,32 @@ from cpr_wrap.solver import Climb
 _BETWEEN_JUDGEMENTS = 3
 
 
+def begin(block: Block, attack: Attack, image: Tensor, radius: Tensor) -> dict[str, Any]:
+    """The state of a `Search` on images `(M,)` of a block, in balls of their own radius `(B,)`."""
+    rows, points = plan(block, attack, image, radius)
+    return {
+        "image": image,
+        "radius": radius,
+        "rows": rows.columns(),
+        "points": points,
+        "left": len(rows.image),
+        "batch": None,
+        "ticks": 0,
+        "best_of_image": Candidates.none(block.x).columns(),
+    }
+
+
 class Search:
     """One attack on some images of a block, in their own radii, with continuous batching."""
 
     def __init__(
-        self,
-        block: Block,
-        attack: Attack,
-        image: Tensor,
-        radius: Tensor,
-        seed: int,
-        *,
-        turn: int = 0,
-        planned: Plan | None = None,
+        self, block: Block, attack: Attack, state: dict[str, Any], seed: int, *, turn: int = 0
     ) -> None:
-        """Set up the rows, unless they were laid out (`planned`) before.
+        """Go to where a state was taken.
 
-        The images `(M,)` of the block are attacked in balls of their own radius `(B,)`. Random
-        starts depend on `turn`, the number of this search among those of the same attack.
+        Random starts depend on `turn`, the number of this search among those of the same attack.
         """
-        self.block, self.attack, self.radius = block, attack, radius
-        self.seed, self.turn, self.image = seed, turn, image
+        self.block, self.attack, self.seed, self.turn = block, attack, seed, turn
         rule, objective = block.model.rule, attack.objective
         self.rule = rule.stand_in() if attack.stand_in else rule
         # The verdict comes with the view where it is free, or where the objective pays for it.
@@ -52,13 +56,29 @@ class Search:
         self.exact = seen and block.precision.exact
         self.keeps_paths = attack.refresh > 1 and bool(objective.path)
         self.smooth = self._smoothing()
-        self.rows, self.points = plan(block, attack, image, radius) if planned is None else planned
-        self.image_of_row: list[int] = self.rows.image.tolist()
         self.poll = 1 if block.x.device.type == "cpu" else 4
-        self.queue = deque(range(len(self.image_of_row)))
-        self.batch: Batch | None = None
-        self.ticks = 0
-        self.best_of_image = Candidates.none(block.x)
+        self.image: Tensor = state["image"]
+        self.radius: Tensor = state["radius"]
+        self.rows, self.points = Rows(**state["rows"]), state["points"]
+        self.image_of_row: list[int] = self.rows.image.tolist()
+        self.left: int = state["left"]  # rows that wait, the last ones
+        batch, pgd = state["batch"], attack.pgd(block.threat.name)
+        self.batch = None if batch is None else Batch.resumed(batch, pgd)
+        self.ticks: int = state["ticks"]
+        self.best_of_image = Candidates(**state["best_of_image"])
+
+    def state(self) -> dict[str, Any]:
+        """All that the rest of the search depends on beside the block, as plain data."""
+        return {
+            "image": self.image,
+            "radius": self.radius,
+            "rows": self.rows.columns(),
+            "points": self.points,
+            "left": self.left,
+            "batch": None if self.batch is None else self.batch.state(),
+            "ticks": self.ticks,
+            "best_of_image": self.best_of_image.columns(),
+        }
 
     def _smoothing(self) -> bool:
         """Whether gradients are smoothed; where they cannot be, the result says so."""
@@ -68,35 +88,6 @@ class Search:
         if why:
             self.block.notes.add(f"gradients could not be smoothed ({why}): exact ones were used")
         return not why
-
-    def state(self) -> dict[str, Any]:
-        """All that the rest of the search depends on beside the block, as plain data."""
-        return {
-            "image": self.image,
-            "radius": self.radius,
-            "rows": vars(self.rows),
-            "points": self.points,
-            "left": len(self.queue),
-            "batch": None if self.batch is None else self.batch.state(),
-            "ticks": self.ticks,
-            "best_of_image": vars(self.best_of_image),
-        }
-
-    @classmethod
-    def resumed(
-        cls, state: dict[str, Any], block: Block, attack: Attack, seed: int, *, turn: int = 0
-    ) -> Search:
-        """The search that a state was taken from."""
-        planned = Plan(Rows(**state["rows"]), state["points"])
-        image, radius = state["image"], state["radius"]
-        search = cls(block, attack, image, radius, seed, turn=turn, planned=planned)
-        count = len(search.queue)
-        search.queue = deque(range(count - state["left"], count))
-        if state["batch"] is not None:
-            search.batch = Batch.resumed(state["batch"], attack.pgd(block.threat.name))
-        search.ticks = state["ticks"]
-        search.best_of_image = Candidates(**state["best_of_image"])
-        return search
 
     def _launch(self, rows: Rows) -> Climb:
         """Put rows at their starts."""
@@ -154,7 +145,7 @@ class Search:
             return True
         stay = self._settle_rows(batch)
         if len(stay) < len(batch.ages):
-            self.batch = self._refill(batch.take(stay))
+            self.batch = self._refill(batch.take(stay) if stay else None)
         return True
 
     def _refill(self, batch: Batch | None) -> Batch | None:
@@ -166,8 +157,9 @@ class Search:
         images = self.image_of_row
         room = self.block.batch_size - (0 if batch is None else len(batch.ages))
         new: list[int] = []
-        while self.queue and len(new) < room:
-            row = self.queue.popleft()
+        while self.left and len(new) < room:
+            row = len(images) - self.left
+            self.left -= 1
             if not (done[images[row]] or done_in_ball[images[row]]):
                 new.append(row)
         if not new:

@@ -16,7 +16,7 @@ import io
 import json
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,7 +29,7 @@ from cpr_wrap._files import digest, read_sealed, write_atomically, write_sealed
 from cpr_wrap._source import plain_repr, source_text
 from cpr_wrap.engine.block import Block
 from cpr_wrap.engine.precision import is_out_of_memory
-from cpr_wrap.engine.stages import StageRun, State
+from cpr_wrap.engine.stages import State
 from cpr_wrap.meter import Passes
 from cpr_wrap.metrics.evidence import Origin
 from cpr_wrap.objective import Goal
@@ -306,13 +306,13 @@ class Underway:
         """Time spent on this unit, before a stop too."""
         return time.perf_counter() - self._started
 
-    def after_tick(self, run: StageRun) -> None:
-        """Write the file if it is time to."""
+    def after_tick(self, state: Callable[[], State]) -> None:
+        """Write the file if it is time to; `state` tells where the stage is."""
         now = time.perf_counter()
         if self.file is None or now < self._due:
             return
         content = {
-            "run": run.state(),
+            "run": state(),
             "near": vars(self.block.near),
             "found": {
                 goal.name: {**vars(found), "origin": [_plain(each) for each in found.origin]}

@@ -27,13 +27,14 @@ from torch import Tensor, nn
 from cpr_wrap import noise
 from cpr_wrap._files import digest, read_sealed, write_atomically, write_sealed
 from cpr_wrap._source import plain_repr, source_text
-from cpr_wrap.engine.block import Block
+from cpr_wrap.engine.block import Block, Found
 from cpr_wrap.engine.precision import is_out_of_memory
 from cpr_wrap.engine.stages import State
 from cpr_wrap.meter import Passes
 from cpr_wrap.metrics.evidence import Origin
 from cpr_wrap.objective import Goal
 from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.solver import Columns
 
 _UNIT = "cpr-wrap unit, layout 2"
 _BLOCK_TENSORS = ("clean_labels", "base_labels", "order")
@@ -148,66 +149,47 @@ class Unit:
     def replay(self, block: Block) -> None:
         """Bring a block to the state that the stage left it in."""
         block.batch_size = self.batch_size or block.batch_size
-        for goal, found in block.found.items():
-            image = self.tensors.get(f"{goal.name}.image")
+        for name, held in block.known().items():
+            image = self.tensors.get(f"{name}.image")
             if image is None:
                 continue
-            image = image.to(found.point.device)
-            found.point[image] = self.tensors[f"{goal.name}.point"].to(found.point.device)
-            found.distance[image] = self.tensors[f"{goal.name}.distance"].to(found.point.device)
-            for row, entry in zip(image.tolist(), self.origins[goal.name], strict=True):
-                found.origin[row] = Origin(**entry)
+            for column, values in held.columns().items():
+                values[image.to(values.device)] = self.tensors[f"{name}.{column}"].to(values.device)
+            if isinstance(held, Found):
+                for row, entry in zip(image.tolist(), self.origins[name], strict=True):
+                    held.origin[row] = Origin(**entry)
         for name in _BLOCK_TENSORS:
             if name in self.tensors:
                 setattr(block, name, self.tensors[name].to(block.x.device))
-        if "near.image" in self.tensors:
-            image = self.tensors["near.image"].to(block.x.device)
-            for name, held in vars(block.near).items():
-                held[image] = self.tensors[f"near.{name}"].to(held.device)
 
     def changed(self, goal: Goal) -> int:
         """How many images' nearest point for a goal it found."""
         return len(self.tensors.get(f"{goal.name}.image", ()))
 
 
-class Recorder:
-    """Compares a block before and after a stage."""
+def changes(
+    block: Block, before: Mapping[str, Columns], *, first: bool
+) -> tuple[dict[str, Tensor], dict[str, list[dict[str, Any]]]]:
+    """Tensors and origins of a unit: what has become known since `before`.
 
-    def __init__(self, block: Block) -> None:
-        self.block, self.worth = block, block.near.value.clone()
-        self.before = {goal: found.distance.clone() for goal, found in block.found.items()}
-
-    def unit(
-        self, stage: str, passes: Passes, seconds: float, *, first: bool = False, note: str = ""
-    ) -> Unit:
-        """What has changed since, as a unit; the first one holds clean labels and targets too."""
-        tensors: dict[str, Tensor] = {}
-        origins: dict[str, list[dict[str, Any]]] = {}
-        for goal, found in self.block.found.items():
-            image = (found.distance != self.before[goal]).nonzero().flatten()
-            if len(image) == 0:
-                continue
-            tensors[f"{goal.name}.image"] = image.cpu()
-            tensors[f"{goal.name}.point"] = found.point[image].cpu()
-            tensors[f"{goal.name}.distance"] = found.distance[image].cpu()
-            origins[goal.name] = [_plain(found.origin[row]) for row in image.tolist()]
-        image = (self.block.near.value != self.worth).any(dim=1).nonzero().flatten()
-        if len(image):
-            tensors["near.image"] = image.cpu()
-            for name, held in vars(self.block.near).items():
-                tensors[f"near.{name}"] = held[image].cpu()
-        if first:
-            for name in _BLOCK_TENSORS:
-                tensors[name] = getattr(self.block, name).cpu().contiguous()
-        return Unit(
-            stage=stage,
-            passes=passes,
-            seconds=seconds,
-            tensors=tensors,
-            origins=origins,
-            note=note,
-            batch_size=self.block.batch_size if note else 0,
-        )
+    The first unit of a block holds clean labels and targets too.
+    """
+    tensors: dict[str, Tensor] = {}
+    origins: dict[str, list[dict[str, Any]]] = {}
+    for name, held in block.known().items():
+        now, then = held.columns(), before[name].columns()
+        differ = [(now[k] != then[k]).reshape(len(block), -1).any(dim=1) for k in now]
+        image = torch.stack(differ).any(dim=0).nonzero().flatten()
+        if len(image) == 0:
+            continue
+        tensors[f"{name}.image"] = image.cpu()
+        tensors.update((f"{name}.{column}", values[image].cpu()) for column, values in now.items())
+        if isinstance(held, Found):
+            origins[name] = [_plain(held.origin[row]) for row in image.tolist()]
+    if first:
+        for name in _BLOCK_TENSORS:
+            tensors[name] = getattr(block, name).cpu().contiguous()
+    return tensors, origins
 
 
 def _plain(origin: Origin | None) -> Any:
@@ -313,9 +295,9 @@ class Underway:
             return
         content = {
             "run": state(),
-            "near": vars(self.block.near),
+            "near": self.block.near.columns(),
             "found": {
-                goal.name: {**vars(found), "origin": [_plain(each) for each in found.origin]}
+                goal.name: {**found.columns(), "origin": [_plain(each) for each in found.origin]}
                 for goal, found in self.block.found.items()
             },
             "batch_size": self.block.batch_size,
@@ -345,8 +327,6 @@ class Underway:
             held = content["found"][goal.name]
             origin = [None if entry is None else Origin(**entry) for entry in held["origin"]]
             vars(found).update({**held, "origin": origin})
-        for name, held in content["near"].items():
-            setattr(self.block.near, name, held)
-        for kind, count in content["passes"].items():
-            setattr(self.passes, kind, count)
+        vars(self.block.near).update(content["near"])
+        vars(self.passes).update(content["passes"])
         self._started -= content["seconds"]

@@ -109,7 +109,7 @@ class Work:
             donors=None if self.donors is None else self.donors.to(images.x),
         )
         if given is not None:
-            block.found[Goal.ACCEPTED_MISTAKE] = given
+            block.found[Goal.ACCEPTED_MISTAKE] = copy.deepcopy(given)
         return block
 
 

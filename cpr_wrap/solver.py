@@ -139,11 +139,6 @@ class Climb(Columns):
         # Contiguous even if the images are not: networks round by strides.
         return self.with_columns({k: v.index_select(0, rows) for k, v in self.columns().items()})
 
-    @classmethod
-    def resumed(cls, columns: Mapping[str, Tensor], pgd: PGD) -> Climb:
-        """The climb that these columns are of, if it had these settings."""
-        return cls(columns["x"], columns["radius"], pgd).with_columns(columns)
-
     def observe(self, value: Tensor) -> None:
         """Remember the points that are better than all before; `value` is `(N,)`."""
         better = value > self.best_value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -66,12 +67,12 @@ class Progress:
     ) -> None:
         self.tell = tell if ranks.rank() == 0 else None
         self.images, self.guessed = images, costs
-        self.spent, self.seen = [0] * len(costs), [0] * len(costs)
-        self.unit = self.done = self.before = self.replayed = self.further = 0
+        self.spent, self.seen = [0] * len(costs), [0] * len(costs)  # for each unit of a block
+        self.blocks: dict[int, Counter[str]] = {}  # what is known of each
+        self.heard = 0  # passes of all units
+        self.before = 0  # passes of this session until the last one
         self.reached = 0.0
         self.started = time.perf_counter()
-        self.errors, self.errors_here = (0, 0), (0, 0)
-        self.of_block: dict[int, tuple[int, int]] = {}
         self.attack = "starting"
         self.meter, self.held = Passes(), ExitStack()
 
@@ -84,52 +85,30 @@ class Progress:
 
     def listen(self, block: Block, stage: str, passes: Passes) -> None:
         """Hear of a finished unit."""
-        self.spent[self.unit] += passes.total
-        self.seen[self.unit] += len(block)
-        self.unit += 1
-        self.errors_here = _errors(block)
-        self._heard(block, stage, passes)
-
-    def listen_again(self, block: Block, stage: str, passes: Passes) -> None:
-        """Hear of a unit of a round, on a block that was reported as finished."""
-        self.further += passes.total
-        self._count(block)
-        self._heard(block, stage, passes)
-
-    def _heard(self, block: Block, stage: str, passes: Passes) -> None:
-        # What comes from a store was paid for in another session.
-        self.replayed += max(0, passes.total - (self.meter.total - self.before))
+        number = int(block.index[0])
+        unit = self.blocks[number]["units"] if number in self.blocks else 0
+        if unit < len(self.spent):  # rounds come after these
+            self.spent[unit] += passes.total
+            self.seen[unit] += len(block)
+        self.blocks[number] = Counter(units=unit + 1, images=len(block), **_errors(block))
+        self.heard += passes.total
         self.before = self.meter.total
         self.attack = stage
         if self.tell is not None:
-            self.tell(self.status(len(block)))
+            self.tell(self.status())
 
-    def block_done(self, block: Block) -> None:
-        """Hear that a block is finished."""
-        self._count(block)
-        self.errors_here = (0, 0)
-        self.done += len(block)
-        self.unit = 0
-
-    def _count(self, block: Block) -> None:
-        now, key = _errors(block), int(block.index[0])
-        before = self.of_block.get(key, (0, 0))
-        self.of_block[key] = now
-        at_0, at_1 = self.errors
-        self.errors = (at_0 + now[0] - before[0], at_1 + now[1] - before[1])
-
-    def status(self, under_way: int = 0) -> Status:
-        """Where the evaluation stands, with so many images of an unfinished block under way."""
+    def status(self) -> Status:
+        """Where the evaluation stands."""
         everyone = ranks.world_size()
-        done = sum(self.spent) + self.further + self.meter.total - self.before
+        done = self.heard + self.meter.total - self.before
         total = max(done, self._total(self.images / everyone), 1)
         seconds = time.perf_counter() - self.started
         self.reached = max(self.reached, min(1.0, done / total))  # a bar does not run backwards
-        speed = max(1, done - self.replayed) / max(seconds, 1e-9)
-        seen = max(1, min(self.done + under_way, self.images))
-        errors = [sum(pair) / seen for pair in zip(self.errors, self.errors_here, strict=True)]
+        # What comes from a store was paid for in another session.
+        speed = max(1, self.meter.total) / max(seconds, 1e-9)
+        known = self.known()
         return Status(
-            images_done=min(self.images, self.done * everyone),
+            images_done=min(self.images, self.seen[-1] * everyone),
             images=self.images,
             attack=self.attack,
             fraction=self.reached,
@@ -137,9 +116,13 @@ class Progress:
             passes_expected=round(total * everyone),
             seconds=seconds,
             seconds_left=(total - done) / speed,
-            error_at_0=errors[0],
-            error_at_1=errors[1],
+            error_at_0=known["at_0"] / max(1, known["images"]),
+            error_at_1=known["at_1"] / max(1, known["images"]),
         )
+
+    def known(self) -> Counter[str]:
+        """Images and errors among all blocks."""
+        return sum(self.blocks.values(), Counter())
 
     def _total(self, images: float) -> float:
         """Passes that this rank's share of the images will have taken."""
@@ -164,19 +147,16 @@ class _Bar(Progress):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self.bar.start()
+        self.held.enter_context(self.bar)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-        super().__exit__()
 
     def _look(self) -> tuple[float, str, str]:
         status = self.status()
-        found = [sum(pair) for pair in zip(self.errors, self.errors_here, strict=True)]
+        known, everyone = self.known(), ranks.world_size()
         left = round(status.seconds_left)
         clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
-        errors = "-".join(str(n * ranks.world_size()) for n in sorted(set(found)))
+        found = sorted({known["at_0"] * everyone, known["at_1"] * everyone})
+        errors = "-".join(map(str, found))
         # The time comes first: what does not fit is cut off at the end.
         text = (
             f"{status.fraction:4.0%} {clock if status.passes else '-:--:--'} left "
@@ -249,11 +229,11 @@ def _short(number: float) -> str:
     return f"{number:.0f}T"
 
 
-def _errors(block: Block) -> tuple[int, int]:
+def _errors(block: Block) -> dict[str, int]:
     broken = block.found[Goal.ACCEPTED_MISTAKE].known
     rejected = block.found[Goal.REJECTED]
-    at_0 = int((broken | (rejected.distance == 0)).sum())
-    return at_0, int((broken | rejected.known).sum())
+    at_0, at_1 = broken | (rejected.distance == 0), broken | rejected.known
+    return {"at_0": int(at_0.sum()), "at_1": int(at_1.sum())}
 
 
 def progress_from(

@@ -296,13 +296,12 @@ def _evaluate(
             with ranks.explain_failure(number):
                 images = source.block(blocks[number], *place)
                 block, units = evaluate_block(work, images, store, listener=reporter.listen)
-            reporter.block_done(block)
             if isinstance(plan, InRounds):
                 held[number] = (block, units)
             else:
                 mine[number] = assemble.finish(block, units)
         if isinstance(plan, InRounds):
-            work, ended = run_rounds(plan, work, held, len(source), store, reporter.listen_again)
+            work, ended = run_rounds(plan, work, held, len(source), store, reporter.listen)
             why = f"{plan.name}: {ended}"
             mine = {number: assemble.finish(*block) for number, block in held.items()}
     everyone = ranks.gather(mine)

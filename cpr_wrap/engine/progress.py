@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
@@ -22,6 +22,11 @@ from cpr_wrap.engine.block import Block
 from cpr_wrap.meter import Passes, count_passes
 from cpr_wrap.objective import Goal, Targets
 from cpr_wrap.rule import RejectionRule
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.table import Table
 
 _UNKNOWN = 300.0  # passes per image of an attack from elsewhere
 
@@ -60,12 +65,19 @@ def _guess(stage: Stage, rule: RejectionRule) -> float:
 
 
 class Progress:
-    """Collects what the blocks report and passes it on. With several ranks, rank 0 speaks."""
+    """Collects what the blocks report and passes it on. With several ranks, rank 0 speaks.
+
+    It tells a function, or if `wish` is True, a bar in the terminal: on standard error, so that
+    results can be piped.
+    """
 
     def __init__(
-        self, tell: Callable[[Status], None] | None, images: int, costs: Sequence[float]
+        self,
+        wish: bool | Callable[[Status], None] | None,
+        images: int,
+        costs: Sequence[float],
     ) -> None:
-        self.tell = tell if ranks.rank() == 0 else None
+        self.wish = wish if ranks.rank() == 0 else None
         self.images, self.guessed = images, costs
         self.spent, self.seen = [0] * len(costs), [0] * len(costs)  # for each unit of a block
         self.blocks: dict[int, Counter[str]] = {}  # what is known of each
@@ -78,6 +90,8 @@ class Progress:
 
     def __enter__(self) -> Self:
         self.meter = self.held.enter_context(count_passes())
+        if self.wish is True:
+            self.held.enter_context(_live(self._line))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -94,8 +108,8 @@ class Progress:
         self.heard += passes.total
         self.before = self.meter.total
         self.attack = stage
-        if self.tell is not None:
-            self.tell(self.status())
+        if callable(self.wish):
+            self.wish(self.status())
 
     def status(self) -> Status:
         """Where the evaluation stands."""
@@ -134,81 +148,54 @@ class Progress:
             for spent, seen, cost in zip(self.spent, self.seen, self.guessed, strict=True)
         )
 
+    def _line(self) -> Table:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
 
-class _Bar(Progress):
-    """A bar in the terminal, on standard error so that results can be piped."""
-
-    def __init__(self, images: int, costs: Sequence[float]) -> None:
-        from rich.progress import BarColumn
-
-        super().__init__(None, images, costs)
-        self.bar = _display(self._look, BarColumn(bar_width=8), disable=ranks.rank() != 0)
-        self.bar.add_task("", total=1.0, more="")
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self.held.enter_context(self.bar)
-        return self
-
-    def _look(self) -> tuple[float, str, str]:
-        status = self.status()
-        known, everyone = self.known(), ranks.world_size()
+        status, known, everyone = self.status(), self.known(), ranks.world_size()
         left = round(status.seconds_left)
         clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
         found = sorted({known["at_0"] * everyone, known["at_1"] * everyone})
-        errors = "-".join(map(str, found))
-        # The time comes first: what does not fit is cut off at the end.
-        text = (
+        line = Table.grid(padding=(0, 1), expand=True)
+        line.add_column()
+        line.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+        # The time comes first, and the attack last: what does not fit is cut off at the end.
+        line.add_row(
+            ProgressBar(total=1.0, completed=status.fraction, width=8),
             f"{status.fraction:4.0%} {clock if status.passes else '-:--:--'} left "
             f"{_short(status.passes)}/{_short(status.passes_expected)} passes "
-            f"{status.images_done}/{status.images} images {errors} errors"
+            f"{status.images_done}/{status.images} images {'-'.join(map(str, found))} errors "
+            f"{status.attack}",
         )
-        return status.fraction, text, status.attack
+        return line
 
 
-def _display(look: Callable[[], tuple[float, str, str]], *columns: Any, **options: Any) -> Any:
-    """A live line that looks, whenever it is drawn, at a share done, a text, and what is next."""
+def _live(look: Callable[[], Any], **options: Any) -> Live:
+    """A line on standard error that looks, whenever it is drawn, at what it shows."""
     from rich.console import Console
-    from rich.progress import Progress as RichProgress
-    from rich.progress import TextColumn
-    from rich.table import Column
+    from rich.live import Live
 
-    class Live(RichProgress):
-        def get_renderables(self) -> Iterable[Any]:
-            for task in self.tasks:
-                task.completed, task.description, task.fields["more"] = look()
-            yield from super().get_renderables()
-
-    # The text is shown whole on a terminal of 80 columns; what else there is gets the rest.
-    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
-    return Live(
-        *columns,
-        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-        TextColumn("{task.fields[more]}", table_column=rest),
-        console=Console(stderr=True),
-        expand=True,
-        **options,
-    )
+    return Live(get_renderable=look, console=Console(stderr=True), **options)
 
 
 @contextmanager
 def busy(what: str, after: float = 2.0) -> Iterator[None]:
     """Show on standard error, after some seconds, what goes on and how much it did."""
-    from rich.progress import SpinnerColumn
+    from rich.spinner import Spinner
 
-    started = time.perf_counter()
+    started, spinner = time.perf_counter(), Spinner("dots")
 
-    def look() -> tuple[float, str, str]:
+    def look() -> Spinner:
         passes = f", {_short(spent.total)} passes" if spent.total else ""
-        return 0.0, f"{what}: {time.perf_counter() - started:.0f} s{passes}", ""
+        spinner.update(text=f"{what}: {time.perf_counter() - started:.0f} s{passes}")
+        return spinner
 
     with count_passes() as spent:
-        display = _display(look, SpinnerColumn(), transient=True)
-        if ranks.rank() != 0 or not display.console.is_terminal:
+        live = _live(look, transient=True)
+        if ranks.rank() != 0 or not live.console.is_terminal:
             yield
             return
-        display.add_task("", more="")
-        timer = threading.Timer(after, display.start)
+        timer = threading.Timer(after, live.start)
         timer.daemon = True
         timer.start()
         try:
@@ -216,8 +203,7 @@ def busy(what: str, after: float = 2.0) -> Iterator[None]:
         finally:
             timer.cancel()
             timer.join()
-            if display.live.is_started:
-                display.stop()
+            live.stop()
 
 
 def _short(number: float) -> str:
@@ -234,12 +220,3 @@ def _errors(block: Block) -> dict[str, int]:
     rejected = block.found[Goal.REJECTED]
     at_0, at_1 = broken | (rejected.distance == 0), broken | rejected.known
     return {"at_0": int(at_0.sum()), "at_1": int(at_1.sum())}
-
-
-def progress_from(
-    wish: bool | Callable[[Status], None] | None, images: int, costs: Sequence[float]
-) -> Progress:
-    """A reporter for what the caller asked for: True, a function, or nothing."""
-    if wish is True:
-        return _Bar(images, costs)
-    return Progress(wish or None, images, costs)

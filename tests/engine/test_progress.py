@@ -14,7 +14,7 @@ import torch
 from cpr_wrap.attacks.adaptive import Attack, Halving, as_stage
 from cpr_wrap.attacks.ensemble import BUDGETS
 from cpr_wrap.engine.block import Block
-from cpr_wrap.engine.progress import Progress, _Bar, _short, busy, guess
+from cpr_wrap.engine.progress import Progress, _short, busy, guess
 from cpr_wrap.meter import Passes, tally
 from cpr_wrap.objective import Goal, confident_mistake
 from cpr_wrap.rules import AcceptAll, Consistency
@@ -101,20 +101,17 @@ def test_numbers_are_short(number, text):
 def test_the_bar_fits_80_columns_with_its_time(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     monkeypatch.setenv("COLUMNS", "80")
-    bar = _Bar(10_000, [900_000.0])
+    bar = Progress(True, 10_000, [900_000.0])
     bar.started = time.perf_counter() - 1000
     bar.attack = "an attack with a very long name indeed"
     bar.spent, bar.seen = [1_111 * 10**6], [9999]
     bar.blocks = {0: Counter(images=9999, at_0=1234, at_1=5678)}
     with bar:
         bar.meter.forwards = 10**9
-        text = bar._look()[1]
-        assert re.match(r" 90% 0:0\d:\d\d left 1.0G/1.1G passes 9999/10000 images ", text)
-        assert text.endswith(" 1234-5678 errors")
-        assert len(text) + 9 <= 80
     (line,) = [line for line in sys.stderr.getvalue().splitlines() if "left" in line]
+    text = r" 90% 0:0\d:\d\d left 1.0G/1.1G passes 9999/10000 images 1234-5678 errors "
+    assert re.search(text, line)
     assert len(line) <= 80
-    assert "images 1234-5678 errors" in line
 
 
 def test_busy_says_nothing_about_what_is_quick(monkeypatch):

@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,10 +46,7 @@ _NEAR = {"outputs": 1e-4, "score": 1e-3, "gradient": 1e-3}
 
 def weights_digest(network: nn.Module) -> str:
     """A digest of all parameters and buffers by name."""
-    parts: list[str | Tensor] = []
-    for name, tensor in network.state_dict().items():
-        parts.extend((name, tensor))
-    return digest(*parts)
+    return digest(*chain.from_iterable(network.state_dict().items()))
 
 
 def model_digest(model: SelectiveClassifier) -> str:
@@ -88,14 +86,14 @@ def probe(model: SelectiveClassifier, x: Tensor) -> Answers:
 
 def _slope(model: SelectiveClassifier, x: Tensor) -> Tensor:
     """The gradient at `x` of a sum of all outputs, each with a weight of its own; 0 for none."""
-    with torch.enable_grad():
-        z = x.detach().clone().requires_grad_()
+
+    def weighted(z: Tensor) -> Tensor:
         outputs = model.outputs(z)
-        if not outputs.requires_grad:
-            return torch.zeros_like(x)
         weights = torch.arange(1, outputs.shape[1] + 1, dtype=outputs.dtype, device=x.device)
-        (slope,) = torch.autograd.grad((outputs * weights).sum(), z, allow_unused=True)
-    return torch.zeros_like(x) if slope is None else slope.nan_to_num(0.0, 0.0, 0.0)
+        return (outputs * weights).sum()
+
+    slope: Tensor = torch.autograd.functional.vjp(weighted, x)[1]
+    return slope.nan_to_num(0.0, 0.0, 0.0)
 
 
 def same_answers(one: Answers, other: Answers) -> bool:
@@ -208,8 +206,7 @@ class Store:
         answers to the probe images is another model's.
         """
         key = digest(json.dumps(settings, sort_keys=True))[:16]
-        number = 0
-        while True:
+        for number in count():
             self.path = Path(folder) / (f"{key}-{number}" if number else key)
             self.path.mkdir(parents=True, exist_ok=True)
             file = self.path / "manifest.json"
@@ -225,7 +222,6 @@ class Store:
                 "answers differently; it is not used",
                 stacklevel=2,
             )
-            number += 1
 
     def fix(self, name: str, value: Any) -> Any:
         """Settle a value that was left open: the first run decides, later runs follow."""

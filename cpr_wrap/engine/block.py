@@ -182,7 +182,7 @@ class Block:
             first, last = int(rows[0]), int(rows[-1]) + 1
             here = image[rows]
             self._record(here, points[rows], predicted, accepted, origins[first:last])
-            hits.append(_reached(goal, predicted, accepted, self.y[here]))
+            hits.append(reached(goal, predicted, accepted, self.y[here]))
         return torch.cat(hits)
 
     def doubtful_points(self) -> tuple[int, int]:
@@ -194,7 +194,7 @@ class Block:
         for goal, found in self.found.items():
             image = (found.known & (found.distance > 0)).nonzero().flatten()
             for rows in image.split(self.batch_size):
-                holds = _reached(goal, *self._ask(found.point[rows], goal), self.y[rows])
+                holds = reached(goal, *self._ask(found.point[rows], goal), self.y[rows])
                 asked, lost = asked + len(rows), lost + int((~holds).sum())
         return asked, lost
 
@@ -231,7 +231,7 @@ class Block:
             self.found[goal].put(image, points, distance, hit & counts, origin)
 
 
-def _reached(goal: Goal, predicted: Tensor, accepted: Tensor | None, y: Tensor) -> Tensor:
+def reached(goal: Goal, predicted: Tensor, accepted: Tensor | None, y: Tensor) -> Tensor:
     """Whether answers reach a goal `(M,)`; without a verdict, whether the prediction is wrong."""
     return predicted != y if accepted is None else goal.reached(predicted, accepted, y)
 

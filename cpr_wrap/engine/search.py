@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cpr_wrap import noise
 from cpr_wrap.attacks.adaptive import KNOWN, Attack
-from cpr_wrap.engine.block import Block
+from cpr_wrap.engine.block import Block, reached
 from cpr_wrap.engine.rows import OVERDUE, Batch, Candidates, Paths, Rows, plan
 from cpr_wrap.geometry import spread
 from cpr_wrap.metrics.evidence import Origin
@@ -152,15 +152,14 @@ class Search:
         """Fill the batch up with rows whose images are still open."""
         if batch is not None and self.attack.gradient == "alternating" and self.ticks % 2:
             return batch  # so that every row begins with the same kind of gradient
-        done = self.block.settled(self.attack.goal).tolist()
-        done_in_ball = self._reached().tolist()
+        done = self._done().tolist()
         images = self.image_of_row
         room = self.block.batch_size - (0 if batch is None else len(batch.ages))
         new: list[int] = []
         while self.left and len(new) < room:
             row = len(images) - self.left
             self.left -= 1
-            if not (done[images[row]] or done_in_ball[images[row]]):
+            if not done[images[row]]:
                 new.append(row)
         if not new:
             return batch
@@ -176,11 +175,12 @@ class Search:
         path = self.attack.objective.path
         return self.rule.paths * (len(path) + (path[-1] < 1))
 
-    def _reached(self) -> Tensor:
-        """Images for which this search has what it came for `(B,)`."""
+    def _done(self) -> Tensor:
+        """Images on which this search has what it came for, or nothing is left to find `(B,)`."""
+        done = self.block.settled(self.attack.goal)
         if self.attack.select == "loss":
-            return torch.zeros(len(self.block), dtype=torch.bool, device=self.block.x.device)
-        return self.block.found[self.attack.goal].distance <= self.radius
+            return done
+        return done | (self.block.found[self.attack.goal].distance <= self.radius)
 
     def _advance(self, batch: Batch, last: bool) -> None:
         """Evaluate every row, note candidates, take a step."""
@@ -258,14 +258,10 @@ class Search:
 
     def _seems_to_hit(self, view: View, y: Tensor) -> Tensor:
         """What the view says about the goal, or suspects where it has no verdict."""
-        goal, predicted, accepted = self.attack.goal, view.predicted, view.accepted
-        if self.attack.select == "loss":
-            return torch.zeros_like(predicted, dtype=torch.bool)
-        if goal is Goal.MISTAKE or (accepted is None and goal is Goal.ACCEPTED_MISTAKE):
-            return predicted != y
-        if accepted is None:
-            return torch.zeros_like(predicted, dtype=torch.bool)
-        return goal.reached(predicted, accepted, y)
+        goal, accepted = self.attack.goal, view.accepted
+        if self.attack.select == "loss" or (accepted is None and goal is Goal.REJECTED):
+            return torch.zeros_like(view.predicted, dtype=torch.bool)
+        return reached(goal, view.predicted, accepted, y)
 
     def _settle_rows(self, batch: Batch) -> list[int]:
         """Judge what is ripe; return the rows (positions in the batch) that go on."""
@@ -291,7 +287,7 @@ class Search:
             picks = ripe.nonzero().flatten()
             self._judge(rows.take(picks), candidates.take(picks))
             candidates.forget(ripe)
-        done = self.block.settled(attack.goal) | self._reached()
+        done = self._done()
         over = ended | done[rows.image]
         if attack.remember:
             self._remember(batch, (over & ~done[rows.image]).nonzero().flatten())

@@ -127,12 +127,11 @@ class Climb(Columns):
         self.velocity = torch.zeros_like(self.x) if pgd.momentum else None
         self.best = self.z
         self.best_value = rows * -torch.inf
-        # Where backtracking returns to: the last accepted point with its value and gradient. No
-        # value is below minus infinity, so the first step is always taken.
-        backtracks = pgd.backtrack is not None
-        self.anchor = self.z if backtracks else None
-        self.anchor_value = self.best_value if backtracks else None
-        self.anchor_gradient = torch.zeros_like(self.x) if backtracks else None
+        if pgd.backtrack is not None:
+            # Where it returns to: the last accepted point with its value and gradient. No value is
+            # below minus infinity, so the first step is always taken.
+            self.anchor, self.anchor_value = self.z, self.best_value
+            self.anchor_gradient = torch.zeros_like(self.x)
 
     def take(self, rows: Tensor) -> Self:
         """Keep only some rows (indices `(M,)`), in that order."""
@@ -173,16 +172,13 @@ class Climb(Columns):
         if self.pgd.keep == "best":
             self.observe(value)
             return self.best
-        if self.anchor is None or self.anchor_value is None:
+        if self.pgd.backtrack is None:
             return self.z
         # A last step that lowered the value is not taken either.
         return torch.where(spread(value < self.anchor_value, self.z), self.anchor, self.z)
 
     def _backtrack(self, value: Tensor, gradient: Tensor, factor: float) -> tuple[Tensor, Tensor]:
         """Send rows whose last step lowered the value back, with a smaller step."""
-        assert self.anchor is not None
-        assert self.anchor_value is not None
-        assert self.anchor_gradient is not None
         worse = value < self.anchor_value
         back = spread(worse, self.z)
         self.step_size = torch.where(worse, self.step_size / factor, self.step_size)

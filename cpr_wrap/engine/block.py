@@ -46,8 +46,7 @@ class Found(Columns):
         # The last one of an image is what a dictionary keeps: the closest, the first of equals.
         rows = rows[distance[rows].argsort(stable=True)].flip(0)
         best = dict(zip(image[rows].tolist(), rows.tolist(), strict=True))
-        places = torch.tensor(list(best), device=image.device)
-        winners = torch.tensor(list(best.values()), device=image.device)
+        places, winners = torch.tensor(list(best.items()), device=image.device).unbind(dim=1)
         self.point[places] = points[winners]
         self.distance[places] = distance[winners]
         for place, row in best.items():

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -151,13 +152,14 @@ def go_on(
 ) -> None:
     """Do the stages of `work` that a block has not had yet, and append their units."""
     for number in range(len(units), len(work.stages) + 1):
-        unit = None if store is None else store.load(block.key, work.plan, number)
+        file = None if store is None else store.file(block.key, work.plan, number)
+        unit = None if file is None else Unit.load(file)
         if unit is not None:
             unit.replay(block)
         else:
-            unit = _do(block, work, number, store)
-            if store is not None:
-                store.save(block.key, work.plan, number, unit)
+            unit = _do(block, work, number, file)
+            if file is not None:
+                unit.save(file)
         units.append(unit)
         if listener is not None:
             listener(block, unit.stage, unit.passes)
@@ -167,7 +169,7 @@ def _replay(work: Work, block: Block, store: Store) -> list[Unit]:
     """Bring a block to where the store has it."""
     units: list[Unit] = []
     while len(units) <= len(work.stages):
-        unit = store.load(block.key, work.plan, len(units))
+        unit = Unit.load(store.file(block.key, work.plan, len(units)))
         if unit is None:
             break
         unit.replay(block)
@@ -187,11 +189,10 @@ def _still_holds(block: Block, store: Store) -> bool:
     return few
 
 
-def _do(block: Block, work: Work, number: int, store: Store | None) -> Unit:
+def _do(block: Block, work: Work, number: int, file: Path | None) -> Unit:
     """Do one unit; after running out of memory once more from its beginning, in half batches."""
     before = copy.deepcopy(block.known())
     with count_passes() as passes:
-        file = None if store is None else store.partial(block.key, work.plan, number)
         unit = Underway(block, passes, file)
         while True:
             try:

@@ -144,6 +144,19 @@ class Unit:
     note: str = ""  # anything worth telling, e.g. a smaller batch after running out of memory
     batch_size: int = 0  # the block's from here on, where memory ran out; 0 elsewhere
 
+    def save(self, file: Path) -> None:
+        """Write the unit in place of its partial file; it is there whole or not at all."""
+        write_tensors(file, _UNIT, {**vars(self), "passes": asdict(self.passes)})
+        file.with_suffix(".partial").unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, file: Path) -> Unit | None:
+        """Read a unit back, or None if it was not finished or is damaged."""
+        content = read_tensors(file, _UNIT)
+        if content is None:
+            return None
+        return cls(**{**content, "passes": Passes(**content["passes"])})
+
     def replay(self, block: Block) -> None:
         """Bring a block to the state that the stage left it in."""
         block.batch_size = self.batch_size or block.batch_size
@@ -231,31 +244,14 @@ class Store:
             write_atomically(self.path / "manifest.json", text.encode())
         return self.manifest[name]
 
-    def _file(self, block: str, plan: str, number: int) -> Path:
+    def file(self, block: str, plan: str, number: int) -> Path:
+        """Where a unit is kept."""
         return self.path / block[:16] / f"{plan}-{number:03d}.unit"
-
-    def partial(self, block: str, plan: str, number: int) -> Path:
-        """Where a unit is kept while it is under way."""
-        return self._file(block, plan, number).with_suffix(".partial")
 
     def discard(self, block: str, plan: str) -> None:
         """Remove all units of a block."""
-        for file in self._file(block, plan, 0).parent.glob(f"{plan}-*"):
+        for file in self.file(block, plan, 0).parent.glob(f"{plan}-*"):
             file.unlink(missing_ok=True)
-
-    def save(self, block: str, plan: str, number: int, unit: Unit) -> None:
-        """Write a unit in place of its partial file; it is there whole or not at all."""
-        content = {**vars(unit), "passes": asdict(unit.passes)}
-        write_tensors(self._file(block, plan, number), _UNIT, content)
-        self.partial(block, plan, number).unlink(missing_ok=True)
-
-    def load(self, block: str, plan: str, number: int) -> Unit | None:
-        """Read a unit back, or None if it was not finished or is damaged."""
-        content = read_tensors(self._file(block, plan, number), _UNIT)
-        if content is None:
-            return None
-        content["passes"] = Passes(**content["passes"])
-        return Unit(**content)
 
 
 # Count it up when a run holds other things than before.
@@ -268,15 +264,19 @@ class Underway:
 
     every: ClassVar[float] = 20.0  # seconds between two writes, 0 for one after every tick
 
-    def __init__(self, block: Block, passes: Passes, file: Path | None = None) -> None:
-        """Begin, or go on from the file if it is whole: block, passes and clock are set to it."""
-        self.block, self.passes, self.file = block, passes, file
+    def __init__(self, block: Block, passes: Passes, unit: Path | None = None) -> None:
+        """Begin, or go on from what is kept beside the file of the unit, if it is whole.
+
+        Block, passes and clock are set to it.
+        """
+        self.block, self.passes = block, passes
+        self.file = None if unit is None else unit.with_suffix(".partial")
         self.state: State | None = None  # where the stage was; None at its beginning
         self.note = ""
         now = time.perf_counter()
         self._started, self._due = now, now + self.every
-        content = None if file is None else read_tensors(file, _LAYOUT, block.x.device)
-        if content is not None:
+        content = self.file and read_tensors(self.file, _LAYOUT, block.x.device)
+        if content:
             self._go_to(content)
 
     @property

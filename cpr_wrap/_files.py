@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import os
 import secrets
@@ -15,7 +17,6 @@ from torch import Tensor
 _PART = ".part-"
 _OURS = f"{_PART}{os.uname().nodename if hasattr(os, 'uname') else ''}-"
 _STALE_SECONDS = 3600.0  # no writer takes as long, so its process is gone
-_swept: set[Path] = set()
 
 
 def digest(*parts: bytes | memoryview | str | Tensor) -> str:
@@ -47,7 +48,7 @@ def write_in_order(files: Mapping[Path, bytes | str]) -> None:
     try:
         for file, data in files.items():
             file.parent.mkdir(parents=True, exist_ok=True)
-            _remove_leftovers(file.parent)
+            _remove_leftovers(file.parent.resolve())
             temporary = file.parent / f"{_OURS}{os.getpid()}-{secrets.token_hex(8)}"
             written[file] = temporary
             # Not tempfile.mkstemp: its files can be read by their owner only.
@@ -76,19 +77,15 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
     write_atomically(file, save(alone))
 
 
+@functools.cache
 def _remove_leftovers(folder: Path) -> None:
     """Remove old temporary files from a folder, once for each folder and process."""
-    folder = folder.resolve()
-    if folder in _swept:
-        return
-    _swept.add(folder)
     now = time.time()
     for entry in folder.glob(f"{_PART}*"):
-        try:
+        # Another process may be faster, or the file not ours to remove.
+        with contextlib.suppress(OSError):
             if now - entry.stat().st_mtime > _STALE_SECONDS or _is_orphan(entry.name):
                 entry.unlink()
-        except OSError:  # another process was faster, or the file is not ours to remove
-            continue
 
 
 def _is_orphan(name: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from cpr_wrap._checks import check_positive
 from cpr_wrap.geometry import per_row, spread, threat
@@ -65,7 +66,31 @@ class PGD:
         return float(self.shrink ** (1 / max(1, self.steps - 1)))
 
 
-class Climb:
+class Columns:
+    """An object whose tensors all have one entry per row."""
+
+    def columns(self) -> dict[str, Tensor]:
+        """Its tensors by name."""
+        return {name: held for name, held in vars(self).items() if isinstance(held, Tensor)}
+
+    def with_columns(self, columns: Mapping[str, Tensor]) -> Self:
+        """The same object with other tensors, and without a copy of anything else."""
+        result = copy.copy(self)
+        vars(result).update(columns)
+        return result
+
+    def take(self, rows: Tensor) -> Self:
+        """Some of the rows (indices `(M,)`), in that order."""
+        return self.with_columns({name: held[rows] for name, held in self.columns().items()})
+
+    def join(self, other: Self) -> Self:
+        """These rows, and those of another with the same settings behind them."""
+        theirs = other.columns()
+        pairs = {name: (held, theirs[name]) for name, held in self.columns().items()}
+        return self.with_columns({name: torch.cat(pair) for name, pair in pairs.items()})
+
+
+class Climb(Columns):
     """Rows of projected gradient ascent.
 
     Attributes:
@@ -102,36 +127,16 @@ class Climb:
         self.velocity = torch.zeros_like(self.x) if pgd.momentum else None
         self.best = self.z
         self.best_value = rows * -torch.inf
-        # Where backtracking returns to: the last accepted point with its value and gradient. No
-        # value is below minus infinity, so the first step is always taken.
-        backtracks = pgd.backtrack is not None
-        self.anchor = self.z if backtracks else None
-        self.anchor_value = self.best_value if backtracks else None
-        self.anchor_gradient = torch.zeros_like(self.x) if backtracks else None
+        if pgd.backtrack is not None:
+            # Where it returns to: the last accepted point with its value and gradient. No value is
+            # below minus infinity, so the first step is always taken.
+            self.anchor, self.anchor_value = self.z, self.best_value
+            self.anchor_gradient = torch.zeros_like(self.x)
 
-    def take(self, rows: Tensor) -> Climb:
+    def take(self, rows: Tensor) -> Self:
         """Keep only some rows (indices `(M,)`), in that order."""
-        return self._with({name: held.index_select(0, rows) for name, held in self.state().items()})
-
-    def join(self, other: Climb) -> Climb:
-        """Put the rows of another climb with the same settings behind these."""
-        theirs = other.state()
-        pairs = {name: (held, theirs[name]) for name, held in self.state().items()}
-        return self._with({name: torch.cat(pair) for name, pair in pairs.items()})
-
-    def state(self) -> dict[str, Tensor]:
-        """All tensors, which have one entry per row: the state to resume from."""
-        return {name: held for name, held in vars(self).items() if isinstance(held, Tensor)}
-
-    @classmethod
-    def resumed(cls, state: Mapping[str, Tensor], pgd: PGD) -> Climb:
-        """The climb that a state was taken from, if it had these settings."""
-        return cls(state["x"], state["radius"], pgd)._with(state)
-
-    def _with(self, tensors: Mapping[str, Tensor]) -> Climb:
-        result = copy.copy(self)
-        vars(result).update(tensors)
-        return result
+        # Contiguous even if the images are not: networks round by strides.
+        return self.with_columns({k: v.index_select(0, rows) for k, v in self.columns().items()})
 
     def observe(self, value: Tensor) -> None:
         """Remember the points that are better than all before; `value` is `(N,)`."""
@@ -167,16 +172,13 @@ class Climb:
         if self.pgd.keep == "best":
             self.observe(value)
             return self.best
-        if self.anchor is None or self.anchor_value is None:
+        if self.pgd.backtrack is None:
             return self.z
         # A last step that lowered the value is not taken either.
         return torch.where(spread(value < self.anchor_value, self.z), self.anchor, self.z)
 
     def _backtrack(self, value: Tensor, gradient: Tensor, factor: float) -> tuple[Tensor, Tensor]:
         """Send rows whose last step lowered the value back, with a smaller step."""
-        assert self.anchor is not None
-        assert self.anchor_value is not None
-        assert self.anchor_gradient is not None
         worse = value < self.anchor_value
         back = spread(worse, self.z)
         self.step_size = torch.where(worse, self.step_size / factor, self.step_size)

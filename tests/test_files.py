@@ -17,8 +17,8 @@ LAYOUT = "cpr-wrap test, layout 1"
 
 
 @pytest.fixture(autouse=True)
-def _nothing_swept(monkeypatch):
-    monkeypatch.setattr(_files, "_swept", set())
+def _nothing_swept():
+    _files._remove_leftovers.cache_clear()
 
 
 def names(folder):

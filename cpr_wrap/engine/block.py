@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import cached_property
 
 import torch
@@ -15,11 +14,12 @@ from cpr_wrap.geometry import threat, wide
 from cpr_wrap.metrics.evidence import NO_TARGET, Origin
 from cpr_wrap.objective import Goal
 from cpr_wrap.selective import SelectiveClassifier, check_finite
+from cpr_wrap.solver import Columns
 
 CLEAN = Origin(attack="clean", alpha=0.0)
 
 
-class Found:
+class Found(Columns):
     """The closest point to each image that reaches one goal, and how it was found."""
 
     def __init__(self, x: Tensor) -> None:
@@ -33,37 +33,27 @@ class Found:
         return self.distance.isfinite()
 
     def to(self, device: torch.device | str) -> Found:
-        """A copy on a device."""
-        result = copy.copy(self)
-        result.point, result.distance = self.point.to(device), self.distance.to(device)
-        result.origin = list(self.origin)
-        return result
+        """The same on a device."""
+        return self.with_columns({name: held.to(device) for name, held in self.columns().items()})
 
     def put(
         self, image: Tensor, points: Tensor, distance: Tensor, hit: Tensor, origin: list[Origin]
     ) -> None:
         """Record those points `(M, ...)` of images `(M,)` that count and are closer than before."""
-        rows = hit.nonzero().flatten()
+        rows = (hit & (distance < self.distance[image])).nonzero().flatten()
         if len(rows) == 0:
             return
-        least = dict(enumerate(self.distance.tolist()))
-        best: dict[int, int] = {}
-        for row, place, far in zip(
-            rows.tolist(), image[rows].tolist(), distance[rows].tolist(), strict=True
-        ):
-            if far < least[place]:
-                least[place], best[place] = far, row
-        if not best:
-            return
-        places = torch.tensor(list(best), device=image.device)
-        winners = torch.tensor(list(best.values()), device=image.device)
+        # The last one of an image is what a dictionary keeps: the closest, the first of equals.
+        rows = rows[distance[rows].argsort(stable=True)].flip(0)
+        best = dict(zip(image[rows].tolist(), rows.tolist(), strict=True))
+        places, winners = torch.tensor(list(best.items()), device=image.device).unbind(dim=1)
         self.point[places] = points[winners]
         self.distance[places] = distance[winners]
         for place, row in best.items():
             self.origin[place] = origin[row]
 
 
-class Near:
+class Near(Columns):
     """Where searches for mistakes ended that did not find one: the K best points of each image.
 
     Points `(B, K, ...)`, the classes they aimed at `(B, K)`, and their objective `(B, K)`, falling
@@ -87,7 +77,7 @@ class Near:
             self.point[place, slot], self.target[place, slot] = point, aim
             self.value[place, slot] = worth
             order = self.value[place].argsort(descending=True, stable=True)
-            for held in (self.point, self.target, self.value):
+            for held in self.columns().values():
                 held[place] = held[place][order].clone()
 
 
@@ -133,13 +123,9 @@ class Block:
         """A digest of images, labels and numbers."""
         return digest(self.x, self.y, self.index)
 
-    def snapshot(self) -> tuple[dict[Goal, Found], Near]:
-        """A copy of what is known, to go back to."""
-        return copy.deepcopy((self.found, self.near))
-
-    def restore(self, saved: tuple[dict[Goal, Found], Near]) -> None:
-        """Go back to a snapshot."""
-        self.found, self.near = copy.deepcopy(saved)
+    def known(self) -> dict[str, Found | Near]:
+        """All points that are known, by a name for each kind."""
+        return {**{goal.name: found for goal, found in self.found.items()}, "near": self.near}
 
     @property
     def rule_reach(self) -> float:
@@ -195,7 +181,7 @@ class Block:
             first, last = int(rows[0]), int(rows[-1]) + 1
             here = image[rows]
             self._record(here, points[rows], predicted, accepted, origins[first:last])
-            hits.append(_reached(goal, predicted, accepted, self.y[here]))
+            hits.append(reached(goal, predicted, accepted, self.y[here]))
         return torch.cat(hits)
 
     def doubtful_points(self) -> tuple[int, int]:
@@ -207,7 +193,7 @@ class Block:
         for goal, found in self.found.items():
             image = (found.known & (found.distance > 0)).nonzero().flatten()
             for rows in image.split(self.batch_size):
-                holds = _reached(goal, *self._ask(found.point[rows], goal), self.y[rows])
+                holds = reached(goal, *self._ask(found.point[rows], goal), self.y[rows])
                 asked, lost = asked + len(rows), lost + int((~holds).sum())
         return asked, lost
 
@@ -244,7 +230,7 @@ class Block:
             self.found[goal].put(image, points, distance, hit & counts, origin)
 
 
-def _reached(goal: Goal, predicted: Tensor, accepted: Tensor | None, y: Tensor) -> Tensor:
+def reached(goal: Goal, predicted: Tensor, accepted: Tensor | None, y: Tensor) -> Tensor:
     """Whether answers reach a goal `(M,)`; without a verdict, whether the prediction is wrong."""
     return predicted != y if accepted is None else goal.reached(predicted, accepted, y)
 

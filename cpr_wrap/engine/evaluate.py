@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -22,7 +24,7 @@ from cpr_wrap.engine.block import Block, Found, rank_targets
 from cpr_wrap.engine.images import Images
 from cpr_wrap.engine.precision import NO_ROOM, Precision, is_out_of_memory
 from cpr_wrap.engine.stages import run_stage
-from cpr_wrap.engine.store import Recorder, Store, Underway, Unit
+from cpr_wrap.engine.store import Store, Underway, Unit, changes
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.meter import Passes, count_passes, watch_outputs
 from cpr_wrap.metrics.evidence import StageCost
@@ -30,7 +32,6 @@ from cpr_wrap.objective import Goal, Targets
 from cpr_wrap.rule import RejectionRule
 from cpr_wrap.selective import SelectiveClassifier, rule_config
 
-CLEAN_STAGE = "clean"
 _DOUBTFUL = 0.1  # share of replayed points that may round to another verdict
 
 
@@ -94,9 +95,9 @@ class Work:
             "stages": [stage_text(stage, strict=True) for stage in self.stages],
         }
 
-    def block(self, images: Images) -> Block:
-        """A block about which nothing is known."""
-        return Block(
+    def block(self, images: Images, given: Found | None = None) -> Block:
+        """A block about which nothing is known but accepted mistakes that are `given`."""
+        block = Block(
             self.model,
             images.x,
             images.y,
@@ -108,6 +109,9 @@ class Work:
             searcher=self.searcher,
             donors=None if self.donors is None else self.donors.to(images.x),
         )
+        if given is not None:
+            block.found[Goal.ACCEPTED_MISTAKE] = copy.deepcopy(given)
+        return block
 
 
 Listener = Callable[[Block, str, Passes], None]
@@ -127,10 +131,11 @@ def evaluate_block(
     The listener is called after every unit. Returns the block as the last stage left it, and its
     units.
     """
-    block = work.block(images)
-    if given is not None:
-        block.found[Goal.ACCEPTED_MISTAKE] = given
-    units = [] if store is None else _replay(block, work, store)
+    block = work.block(images, given)
+    units = [] if store is None else _replay(work, block, store)
+    if units and store is not None and not _still_holds(block, store):
+        store.discard(block.key, work.plan)
+        block, units = work.block(images, given), []
     for unit in units:
         if listener is not None:
             listener(block, unit.stage, unit.passes)
@@ -147,52 +152,47 @@ def go_on(
 ) -> None:
     """Do the stages of `work` that a block has not had yet, and append their units."""
     for number in range(len(units), len(work.stages) + 1):
-        unit = None if store is None else store.load(block.key, work.plan, number)
+        file = None if store is None else store.file(block.key, work.plan, number)
+        unit = None if file is None else Unit.load(file)
         if unit is not None:
             unit.replay(block)
         else:
-            unit = _do(block, work, number, store)
-            if store is not None:
-                store.save(block.key, work.plan, number, unit)
+            unit = _do(block, work, number, file)
+            if file is not None:
+                unit.save(file)
         units.append(unit)
         if listener is not None:
             listener(block, unit.stage, unit.passes)
 
 
-def _replay(block: Block, work: Work, store: Store) -> list[Unit]:
-    """Bring a block to where the store has it, if the model still says so.
-
-    What no key can see may have changed: every replayed point is put to the model again.
-    """
-    saved = block.snapshot()
+def _replay(work: Work, block: Block, store: Store) -> list[Unit]:
+    """Bring a block to where the store has it."""
     units: list[Unit] = []
     while len(units) <= len(work.stages):
-        unit = store.load(block.key, work.plan, len(units))
+        unit = Unit.load(store.file(block.key, work.plan, len(units)))
         if unit is None:
             break
         unit.replay(block)
         units.append(unit)
-    if not units:
-        return units
+    return units
+
+
+def _still_holds(block: Block, store: Store) -> bool:
+    """Put every replayed point to the model again: what no key can see may have changed."""
     asked, lost = block.doubtful_points()
     if not lost:
-        return units
+        return True
     said = f"{lost} of {asked} stored points in {store.path} do not hold for this model any more"
-    if lost <= max(1.0, _DOUBTFUL * asked):
-        warnings.warn(f"{said}; so few can be due to rounding, so they are kept", stacklevel=2)
-        return units
-    warnings.warn(f"{said}: these images are evaluated again", stacklevel=2)
-    block.restore(saved)
-    store.discard(block.key, work.plan)
-    return []
+    few = lost <= max(1.0, _DOUBTFUL * asked)
+    then = "; so few can be due to rounding, so they are kept"
+    warnings.warn(said + (then if few else ": these images are evaluated again"), stacklevel=2)
+    return few
 
 
-def _do(block: Block, work: Work, number: int, store: Store | None) -> Unit:
+def _do(block: Block, work: Work, number: int, file: Path | None) -> Unit:
     """Do one unit; after running out of memory once more from its beginning, in half batches."""
-    recorder = Recorder(block)
-    saved = block.snapshot()
+    before = copy.deepcopy(block.known())
     with count_passes() as passes:
-        file = None if store is None else store.partial(block.key, work.plan, number)
         unit = Underway(block, passes, file)
         while True:
             try:
@@ -205,13 +205,23 @@ def _do(block: Block, work: Work, number: int, store: Store | None) -> Unit:
                     raise
                 if block.batch_size == 1:
                     raise RuntimeError(NO_ROOM) from error
-                block.restore(saved)
+                for kind, held in block.known().items():
+                    vars(held).update(copy.deepcopy(vars(before[kind])))
                 block.batch_size = max(1, block.batch_size // 2)
                 unit.state = None
                 unit.note = f"out of memory: redone with batches of {block.batch_size}"
     note = "; ".join(filter(None, [unit.note, *sorted(block.notes)]))
     block.notes.clear()
-    return recorder.unit(name, passes, unit.seconds, first=number == 0, note=note)
+    tensors, origins = changes(block, before, first=number == 0)
+    return Unit(
+        stage=name,
+        passes=passes,
+        seconds=unit.seconds,
+        tensors=tensors,
+        origins=origins,
+        note=note,
+        batch_size=block.batch_size if note else 0,
+    )
 
 
 def _check_outputs(block: Block, flag: Tensor) -> None:
@@ -231,7 +241,7 @@ def _run(block: Block, work: Work, number: int, unit: Underway) -> str:
     if number == 0:
         block.judge_clean()
         rank_targets(block, _most_targets(work.stages))
-        return CLEAN_STAGE
+        return "clean"
     stage = work.stages[number - 1]
     run_stage(block, stage, work.seed, state=unit.state, after_tick=unit.after_tick)
     return stage.name

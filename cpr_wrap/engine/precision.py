@@ -8,9 +8,8 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,21 +54,13 @@ class Precision:
             if self.dtype is not None:
                 stack.enter_context(torch.autocast(device.type, dtype=_DTYPES[self.dtype]))
             if self.compile:
-                stack.enter_context(_graphs_used_twice())
+                import torch._functorch.config as config
+
+                # Since 2.6, torch reuses a graph's buffers in its first backward and refuses a
+                # second one at the same point, as T and objectives need it.
+                if hasattr(config, "donated_buffer"):
+                    stack.enter_context(config.patch(donated_buffer=False))
             yield
-
-
-def _graphs_used_twice() -> AbstractContextManager[Any]:
-    """Let compiled networks be differentiated twice at one point, as T and objectives need it.
-
-    Since 2.6, torch reuses a graph's buffers in its first backward and refuses a second one.
-    """
-    import torch._functorch.config as config
-
-    if not hasattr(config, "donated_buffer"):
-        return nullcontext()
-    change: AbstractContextManager[Any] = config.patch(donated_buffer=False)
-    return change
 
 
 # Larger batches gain nothing on a CPU, and little on a GPU beyond this.

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
@@ -21,6 +22,11 @@ from cpr_wrap.engine.block import Block
 from cpr_wrap.meter import Passes, count_passes
 from cpr_wrap.objective import Goal, Targets
 from cpr_wrap.rule import RejectionRule
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.table import Table
 
 _UNKNOWN = 300.0  # passes per image of an attack from elsewhere
 
@@ -59,24 +65,33 @@ def _guess(stage: Stage, rule: RejectionRule) -> float:
 
 
 class Progress:
-    """Collects what the blocks report and passes it on. With several ranks, rank 0 speaks."""
+    """Collects what the blocks report and passes it on. With several ranks, rank 0 speaks.
+
+    It tells a function, or if `wish` is True, a bar in the terminal: on standard error, so that
+    results can be piped.
+    """
 
     def __init__(
-        self, tell: Callable[[Status], None] | None, images: int, costs: Sequence[float]
+        self,
+        wish: bool | Callable[[Status], None] | None,
+        images: int,
+        costs: Sequence[float],
     ) -> None:
-        self.tell = tell if ranks.rank() == 0 else None
+        self.wish = wish if ranks.rank() == 0 else None
         self.images, self.guessed = images, costs
-        self.spent, self.seen = [0] * len(costs), [0] * len(costs)
-        self.unit = self.done = self.before = self.replayed = self.further = 0
+        self.spent, self.seen = [0] * len(costs), [0] * len(costs)  # for each unit of a block
+        self.blocks: dict[int, Counter[str]] = {}  # what is known of each
+        self.heard = 0  # passes of all units
+        self.before = 0  # passes of this session until the last one
         self.reached = 0.0
         self.started = time.perf_counter()
-        self.errors, self.errors_here = (0, 0), (0, 0)
-        self.of_block: dict[int, tuple[int, int]] = {}
         self.attack = "starting"
         self.meter, self.held = Passes(), ExitStack()
 
     def __enter__(self) -> Self:
         self.meter = self.held.enter_context(count_passes())
+        if self.wish is True:
+            self.held.enter_context(_live(self._line))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,52 +99,30 @@ class Progress:
 
     def listen(self, block: Block, stage: str, passes: Passes) -> None:
         """Hear of a finished unit."""
-        self.spent[self.unit] += passes.total
-        self.seen[self.unit] += len(block)
-        self.unit += 1
-        self.errors_here = _errors(block)
-        self._heard(block, stage, passes)
-
-    def listen_again(self, block: Block, stage: str, passes: Passes) -> None:
-        """Hear of a unit of a round, on a block that was reported as finished."""
-        self.further += passes.total
-        self._count(block)
-        self._heard(block, stage, passes)
-
-    def _heard(self, block: Block, stage: str, passes: Passes) -> None:
-        # What comes from a store was paid for in another session.
-        self.replayed += max(0, passes.total - (self.meter.total - self.before))
+        number = int(block.index[0])
+        unit = self.blocks[number]["units"] if number in self.blocks else 0
+        if unit < len(self.spent):  # rounds come after these
+            self.spent[unit] += passes.total
+            self.seen[unit] += len(block)
+        self.blocks[number] = Counter(units=unit + 1, images=len(block), **_errors(block))
+        self.heard += passes.total
         self.before = self.meter.total
         self.attack = stage
-        if self.tell is not None:
-            self.tell(self.status(len(block)))
+        if callable(self.wish):
+            self.wish(self.status())
 
-    def block_done(self, block: Block) -> None:
-        """Hear that a block is finished."""
-        self._count(block)
-        self.errors_here = (0, 0)
-        self.done += len(block)
-        self.unit = 0
-
-    def _count(self, block: Block) -> None:
-        now, key = _errors(block), int(block.index[0])
-        before = self.of_block.get(key, (0, 0))
-        self.of_block[key] = now
-        at_0, at_1 = self.errors
-        self.errors = (at_0 + now[0] - before[0], at_1 + now[1] - before[1])
-
-    def status(self, under_way: int = 0) -> Status:
-        """Where the evaluation stands, with so many images of an unfinished block under way."""
+    def status(self) -> Status:
+        """Where the evaluation stands."""
         everyone = ranks.world_size()
-        done = sum(self.spent) + self.further + self.meter.total - self.before
+        done = self.heard + self.meter.total - self.before
         total = max(done, self._total(self.images / everyone), 1)
         seconds = time.perf_counter() - self.started
         self.reached = max(self.reached, min(1.0, done / total))  # a bar does not run backwards
-        speed = max(1, done - self.replayed) / max(seconds, 1e-9)
-        seen = max(1, min(self.done + under_way, self.images))
-        errors = [sum(pair) / seen for pair in zip(self.errors, self.errors_here, strict=True)]
+        # What comes from a store was paid for in another session.
+        speed = max(1, self.meter.total) / max(seconds, 1e-9)
+        known = self.known()
         return Status(
-            images_done=min(self.images, self.done * everyone),
+            images_done=min(self.images, self.seen[-1] * everyone),
             images=self.images,
             attack=self.attack,
             fraction=self.reached,
@@ -137,9 +130,13 @@ class Progress:
             passes_expected=round(total * everyone),
             seconds=seconds,
             seconds_left=(total - done) / speed,
-            error_at_0=errors[0],
-            error_at_1=errors[1],
+            error_at_0=known["at_0"] / max(1, known["images"]),
+            error_at_1=known["at_1"] / max(1, known["images"]),
         )
+
+    def known(self) -> Counter[str]:
+        """Images and errors among all blocks."""
+        return sum(self.blocks.values(), Counter())
 
     def _total(self, images: float) -> float:
         """Passes that this rank's share of the images will have taken."""
@@ -151,84 +148,54 @@ class Progress:
             for spent, seen, cost in zip(self.spent, self.seen, self.guessed, strict=True)
         )
 
+    def _line(self) -> Table:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
 
-class _Bar(Progress):
-    """A bar in the terminal, on standard error so that results can be piped."""
-
-    def __init__(self, images: int, costs: Sequence[float]) -> None:
-        from rich.progress import BarColumn
-
-        super().__init__(None, images, costs)
-        self.bar = _display(self._look, BarColumn(bar_width=8), disable=ranks.rank() != 0)
-        self.bar.add_task("", total=1.0, more="")
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-        super().__exit__()
-
-    def _look(self) -> tuple[float, str, str]:
-        status = self.status()
-        found = [sum(pair) for pair in zip(self.errors, self.errors_here, strict=True)]
+        status, known, everyone = self.status(), self.known(), ranks.world_size()
         left = round(status.seconds_left)
         clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
-        errors = "-".join(str(n * ranks.world_size()) for n in sorted(set(found)))
-        # The time comes first: what does not fit is cut off at the end.
-        text = (
+        found = sorted({known["at_0"] * everyone, known["at_1"] * everyone})
+        line = Table.grid(padding=(0, 1), expand=True)
+        line.add_column()
+        line.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+        # The time comes first, and the attack last: what does not fit is cut off at the end.
+        line.add_row(
+            ProgressBar(total=1.0, completed=status.fraction, width=8),
             f"{status.fraction:4.0%} {clock if status.passes else '-:--:--'} left "
             f"{_short(status.passes)}/{_short(status.passes_expected)} passes "
-            f"{status.images_done}/{status.images} images {errors} errors"
+            f"{status.images_done}/{status.images} images {'-'.join(map(str, found))} errors "
+            f"{status.attack}",
         )
-        return status.fraction, text, status.attack
+        return line
 
 
-def _display(look: Callable[[], tuple[float, str, str]], *columns: Any, **options: Any) -> Any:
-    """A live line that looks, whenever it is drawn, at a share done, a text, and what is next."""
+def _live(look: Callable[[], Any], **options: Any) -> Live:
+    """A line on standard error that looks, whenever it is drawn, at what it shows."""
     from rich.console import Console
-    from rich.progress import Progress as RichProgress
-    from rich.progress import TextColumn
-    from rich.table import Column
+    from rich.live import Live
 
-    class Live(RichProgress):
-        def get_renderables(self) -> Iterable[Any]:
-            for task in self.tasks:
-                task.completed, task.description, task.fields["more"] = look()
-            yield from super().get_renderables()
-
-    # The text is shown whole on a terminal of 80 columns; what else there is gets the rest.
-    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
-    return Live(
-        *columns,
-        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-        TextColumn("{task.fields[more]}", table_column=rest),
-        console=Console(stderr=True),
-        expand=True,
-        **options,
-    )
+    return Live(get_renderable=look, console=Console(stderr=True), **options)
 
 
 @contextmanager
 def busy(what: str, after: float = 2.0) -> Iterator[None]:
     """Show on standard error, after some seconds, what goes on and how much it did."""
-    from rich.progress import SpinnerColumn
+    from rich.spinner import Spinner
 
-    started = time.perf_counter()
+    started, spinner = time.perf_counter(), Spinner("dots")
 
-    def look() -> tuple[float, str, str]:
+    def look() -> Spinner:
         passes = f", {_short(spent.total)} passes" if spent.total else ""
-        return 0.0, f"{what}: {time.perf_counter() - started:.0f} s{passes}", ""
+        spinner.update(text=f"{what}: {time.perf_counter() - started:.0f} s{passes}")
+        return spinner
 
     with count_passes() as spent:
-        display = _display(look, SpinnerColumn(), transient=True)
-        if ranks.rank() != 0 or not display.console.is_terminal:
+        live = _live(look, transient=True)
+        if ranks.rank() != 0 or not live.console.is_terminal:
             yield
             return
-        display.add_task("", more="")
-        timer = threading.Timer(after, display.start)
+        timer = threading.Timer(after, live.start)
         timer.daemon = True
         timer.start()
         try:
@@ -236,8 +203,7 @@ def busy(what: str, after: float = 2.0) -> Iterator[None]:
         finally:
             timer.cancel()
             timer.join()
-            if display.live.is_started:
-                display.stop()
+            live.stop()
 
 
 def _short(number: float) -> str:
@@ -249,17 +215,8 @@ def _short(number: float) -> str:
     return f"{number:.0f}T"
 
 
-def _errors(block: Block) -> tuple[int, int]:
+def _errors(block: Block) -> dict[str, int]:
     broken = block.found[Goal.ACCEPTED_MISTAKE].known
     rejected = block.found[Goal.REJECTED]
-    at_0 = int((broken | (rejected.distance == 0)).sum())
-    return at_0, int((broken | rejected.known).sum())
-
-
-def progress_from(
-    wish: bool | Callable[[Status], None] | None, images: int, costs: Sequence[float]
-) -> Progress:
-    """A reporter for what the caller asked for: True, a function, or nothing."""
-    if wish is True:
-        return _Bar(images, costs)
-    return Progress(wish or None, images, costs)
+    at_0, at_1 = broken | (rejected.distance == 0), broken | rejected.known
+    return {"at_0": int(at_0.sum()), "at_1": int(at_1.sum())}

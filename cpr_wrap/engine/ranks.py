@@ -71,9 +71,7 @@ def leave(*, wait: bool = True) -> None:
 
 def barrier() -> None:
     """Wait until all processes have come here."""
-    if together():
-        with explain_silence():
-            dist.barrier(group=patient_group())
+    gather({})
 
 
 def patient_group() -> Any:
@@ -86,20 +84,6 @@ def patient_group() -> Any:
         group = dist.new_group(backend="gloo", timeout=patience)
         _patient = (weakref.ref(world), weakref.ref(group))
     return group
-
-
-@contextmanager
-def explain_silence() -> Iterator[None]:
-    """Say what to do when the other processes do not answer."""
-    try:
-        yield
-    except RuntimeError as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise RuntimeError(
-            f"rank {rank()} of {world_size()} got no answer from the other processes ({reason}). "
-            f"Without torchrun a process waits {_PATIENCE} at most. Finished work is on disk, if a "
-            "folder for it was given; run the same command again"
-        ) from error
 
 
 def turns(count: int) -> Iterator[int]:
@@ -128,8 +112,15 @@ def gather(mine: dict[int, T]) -> dict[int, T]:
     if not together():
         return mine
     parts: list[dict[int, T] | None] = [None] * world_size()
-    with explain_silence():
+    try:
         dist.all_gather_object(parts, mine, group=patient_group())
+    except RuntimeError as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise RuntimeError(
+            f"rank {rank()} of {world_size()} got no answer from the other processes ({reason}). "
+            f"Without torchrun a process waits {_PATIENCE} at most. Finished work is on disk, if a "
+            "folder for it was given; run the same command again"
+        ) from error
     return {key: value for part in parts if part is not None for key, value in part.items()}
 
 

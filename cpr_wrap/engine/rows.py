@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from cpr_wrap import noise
 from cpr_wrap.attacks.adaptive import Attack
@@ -16,30 +15,14 @@ from cpr_wrap.engine.block import Block
 from cpr_wrap.geometry import spread
 from cpr_wrap.metrics.evidence import DONOR, NEAR_MISS, NO_TARGET, Origin
 from cpr_wrap.objective import Aim, Goal, Targets, View, log_prob
-from cpr_wrap.solver import PGD, Climb
+from cpr_wrap.solver import PGD, Climb, Columns
 
 NO_POINT = -1
 OVERDUE = 1_000_000
 
 
-class Parallel:
-    """A dataclass of tensors that all have one entry per row."""
-
-    def take(self, rows: Tensor) -> Self:
-        """Some of the rows (indices `(M,)`), in that order."""
-        return type(self)(*(tensor[rows] for tensor in self._tensors()))
-
-    def join(self, other: Self) -> Self:
-        """These rows, and those of another behind them."""
-        pairs = zip(self._tensors(), other._tensors(), strict=True)
-        return type(self)(*(torch.cat(pair) for pair in pairs))
-
-    def _tensors(self) -> list[Tensor]:
-        return list(vars(self).values())
-
-
 @dataclass(frozen=True)
-class Rows(Parallel):
+class Rows(Columns):
     """Restarts to be done, all with the same attack."""
 
     image: Tensor  # which image of the block (R,)
@@ -49,7 +32,7 @@ class Rows(Parallel):
 
 
 @dataclass
-class Candidates(Parallel):
+class Candidates(Columns):
     """The most promising point of each restart so far."""
 
     point: Tensor  # (S, ...)
@@ -80,7 +63,7 @@ class Candidates(Parallel):
 
 
 @dataclass
-class Paths(Parallel):
+class Paths(Columns):
     """The rules' own paths from the rows' points, kept for several steps."""
 
     offset: Tensor  # points of the path less z (S, P, ...)
@@ -103,63 +86,44 @@ class Batch:
     paths: Paths | None
     ages: list[int]  # how many points each has evaluated; known without asking the device
 
-    def take(self, rows: list[int]) -> Batch | None:
-        """Some of the rows, by position; None where there are none."""
-        if not rows:
-            return None
+    def take(self, rows: list[int]) -> Batch:
+        """Some of the rows, by position."""
         kept = torch.tensor(rows, dtype=torch.int64, device=self.rows.image.device)
-        return Batch(
-            self.rows.take(kept),
-            self.climb.take(kept),
-            self.candidates.take(kept),
-            None if self.paths is None else self.paths.take(kept),
-            [self.ages[row] for row in rows],
-        )
+        parts = {name: part and part.take(kept) for name, part in self._parts().items()}
+        return Batch(**parts, ages=[self.ages[row] for row in rows])
 
     def join(self, other: Batch) -> Batch:
         """These rows, and those of another behind them."""
-        paths = self.paths
-        if paths is not None and other.paths is not None:
-            paths = paths.join(other.paths)
-        return Batch(
-            self.rows.join(other.rows),
-            self.climb.join(other.climb),
-            self.candidates.join(other.candidates),
-            paths,
-            self.ages + other.ages,
-        )
+        theirs = other._parts()
+        parts = {name: part and part.join(theirs[name]) for name, part in self._parts().items()}
+        return Batch(**parts, ages=self.ages + other.ages)
 
     def state(self) -> dict[str, Any]:
         """All of it as plain data."""
-        return {
-            "rows": vars(self.rows),
-            "climb": self.climb.state(),
-            "candidates": vars(self.candidates),
-            "paths": None if self.paths is None else vars(self.paths),
-            "ages": self.ages,
-        }
+        parts = {name: part and part.columns() for name, part in self._parts().items()}
+        return {**parts, "ages": self.ages}
 
     @classmethod
     def resumed(cls, state: dict[str, Any], pgd: PGD) -> Batch:
         """The batch that a state was taken from."""
+        climb, paths = state["climb"], state["paths"]
         return cls(
             Rows(**state["rows"]),
-            Climb.resumed(state["climb"], pgd),
+            Climb(climb["x"], climb["radius"], pgd).with_columns(climb),
             Candidates(**state["candidates"]),
-            None if state["paths"] is None else Paths(**state["paths"]),
+            None if paths is None else Paths(**paths),
             state["ages"],
         )
 
-
-class Plan(NamedTuple):
-    """The rows of a search, and the points that some of them begin at `(P, ...)`."""
-
-    rows: Rows
-    points: Tensor
+    def _parts(self) -> dict[str, Any]:
+        return {name: part for name, part in vars(self).items() if name != "ages"}
 
 
-def plan(block: Block, attack: Attack, image: Tensor, radius: Tensor) -> Plan:
-    """Lay out the rows of an attack on images `(M,)` of a block, whose radii are `(B,)`."""
+def plan(block: Block, attack: Attack, image: Tensor, radius: Tensor) -> tuple[Rows, Tensor]:
+    """Lay out the rows of an attack on images `(M,)` of a block, whose radii are `(B,)`.
+
+    Gives the rows, and the points that some of them begin at `(P, ...)`.
+    """
     if not len(image):
         return _given(image, image, block.x[:0], NO_TARGET)
     if isinstance(attack.starts, DonorStarts):
@@ -169,7 +133,9 @@ def plan(block: Block, attack: Attack, image: Tensor, radius: Tensor) -> Plan:
     return _fixed(block, attack, attack.starts, image)
 
 
-def _fixed(block: Block, attack: Attack, starts: tuple[int, ...], image: Tensor) -> Plan:
+def _fixed(
+    block: Block, attack: Attack, starts: tuple[int, ...], image: Tensor
+) -> tuple[Rows, Tensor]:
     """Likely targets of all images first, unlikely ones last."""
     aims = [torch.full_like(image, NO_TARGET)]
     if attack.objective.targets is not Targets.NONE:
@@ -183,15 +149,15 @@ def _fixed(block: Block, attack: Attack, starts: tuple[int, ...], image: Tensor)
         torch.cat([torch.full_like(image, start) for start, _ in pairs]),
         torch.full_like(image, NO_POINT).repeat(len(pairs)),
     )
-    return Plan(rows, block.x[:0])
+    return rows, block.x[:0]
 
 
-def _given(image: Tensor, target: Tensor, points: Tensor, kind: int) -> Plan:
+def _given(image: Tensor, target: Tensor, points: Tensor, kind: int) -> tuple[Rows, Tensor]:
     number = torch.arange(len(image), device=image.device)
-    return Plan(Rows(image, target, torch.full_like(image, kind), number), points)
+    return Rows(image, target, torch.full_like(image, kind), number), points
 
 
-def _from_near_misses(block: Block, starts: NearMisses, image: Tensor) -> Plan:
+def _from_near_misses(block: Block, starts: NearMisses, image: Tensor) -> tuple[Rows, Tensor]:
     """The best ends of earlier restarts, best of all images first."""
     near = block.near
     least = torch.full_like(near.value[:, 0], -torch.inf)
@@ -199,11 +165,10 @@ def _from_near_misses(block: Block, starts: NearMisses, image: Tensor) -> Plan:
         with torch.no_grad():
             view = block.model.rule.view(block.model, block.x[rows], verdict=False)
         least[rows] = -starts.within * view.promise(block.y[rows]).to(least).clamp_min(0)
-    places = [(image, rank) for rank in range(min(starts.keep, near.value.shape[1]))]
     images, targets, points = [], [], []
-    for some, rank in places:
-        worth = near.value[some, rank]
-        known = some[(worth > -torch.inf) & (worth >= least[some])]
+    for rank in range(min(starts.keep, near.value.shape[1])):
+        worth = near.value[image, rank]
+        known = image[(worth > -torch.inf) & (worth >= least[image])]
         images.append(known)
         targets.append(near.target[known, rank])
         points.append(near.point[known, rank])
@@ -212,17 +177,22 @@ def _from_near_misses(block: Block, starts: NearMisses, image: Tensor) -> Plan:
 
 def _from_donors(
     block: Block, attack: Attack, starts: DonorStarts, image: Tensor, radius: Tensor
-) -> Plan:
+) -> tuple[Rows, Tensor]:
     """The most promising donors of each image, ranked by the rule's own view of the target."""
-    image_, target, points = _candidates(block, starts, image, radius)
-    value = _first_look(block, attack, image_, target, points)
-    if block.model.rule.cost.total > 1:
-        best = _best(image_, value, starts.screen + starts.skip)
-        value = _second_look(block, attack, image_, target, points, value, best)
-    order = value.argsort(descending=True, stable=True)
-    rows = _pick(image_[order].tolist(), target[order].tolist(), starts)
-    chosen = order[torch.tensor(rows, dtype=torch.int64, device=order.device)]
-    return _given(image_[chosen], target[chosen], points[chosen], DONOR)
+    owner, target, points = _candidates(block, starts, image, radius)
+    costly = block.model.rule.cost.total > 1
+    value = _promise(block, attack, owner, target, points, roughly=costly)
+    if costly:
+        best = _pick(value, owner, owner, starts.screen + starts.skip).sort().values
+        some = owner[best], target[best], points[best]
+        looked = torch.full_like(value, -torch.inf)
+        looked[best] = _promise(block, attack, *some, roughly=False).to(looked)
+        unseen = looked.isneginf()
+        # Those that nobody looked at again keep their order among themselves, behind all others.
+        floor = looked[~unseen].min() if bool((~unseen).any()) else value.new_zeros(())
+        value = torch.where(unseen, floor - 1000 + value.clamp_min(-900), looked)
+    chosen = _pick(value, owner, target, starts.keep, skip=starts.skip, distinct=starts.distinct)
+    return _given(owner[chosen], target[chosen], points[chosen], DONOR)
 
 
 def _candidates(
@@ -265,56 +235,24 @@ def _without_donors(
     return owner, aim, x + offset
 
 
-def _first_look(
-    block: Block, attack: Attack, image: Tensor, target: Tensor, points: Tensor
+def _promise(
+    block: Block, attack: Attack, image: Tensor, target: Tensor, points: Tensor, *, roughly: bool
 ) -> Tensor:
-    """How promising points look for one forward each `(C,)`: the objective, or p(target)."""
-    free = block.model.rule.cost.total == 1
+    """How promising points look `(C,)`: the objective, or for one forward each log p(target)."""
+    rule, objective = block.model.rule, attack.objective
     values = []
     with torch.no_grad():
         for rows in torch.arange(len(image), device=image.device).split(block.batch_size):
-            view = block.model.rule.view(block.model, points[rows], verdict=False)
             aim = Aim(block.y[image[rows]], target[rows])
-            if free:
-                values.append(attack.objective.value(view, aim))
-                _propose(block, attack.name, view, image[rows], target[rows])
-            else:
-                values.append(log_prob(view.logits, target[rows]))
+            if roughly:
+                view = rule.view(block.model, points[rows], verdict=False)
+                values.append(log_prob(view.logits, aim.target))
+                continue
+            path = objective.path
+            view = rule.view(block.model, points[rows], path=path, label=aim.target)
+            values.append(objective.value(view, aim))
+            _propose(block, attack.name, view, image[rows], aim.target)
     return torch.cat(values) if values else points.new_zeros(0)
-
-
-def _best(image: Tensor, value: Tensor, count: int) -> Tensor:
-    """Positions of the `count` best candidates of each image."""
-    order = value.argsort(descending=True, stable=True)
-    owners = image[order].tolist()
-    kept = _pick(owners, owners, DonorStarts(keep=count, distinct=False))
-    return order[torch.tensor(kept, dtype=torch.int64, device=order.device)].sort().values
-
-
-def _second_look(
-    block: Block,
-    attack: Attack,
-    image: Tensor,
-    target: Tensor,
-    points: Tensor,
-    value: Tensor,
-    best: Tensor,
-) -> Tensor:
-    """The objective of the best candidates, with the rule's own path; the others rank behind."""
-    objective = attack.objective
-    looked = torch.full_like(value, -torch.inf)
-    with torch.no_grad():
-        for rows in best.split(block.batch_size):
-            aim = Aim(block.y[image[rows]], target[rows])
-            view = block.model.rule.view(
-                block.model, points[rows], path=objective.path, label=target[rows]
-            )
-            looked[rows] = objective.value(view, aim).to(looked.dtype)
-            _propose(block, attack.name, view, image[rows], target[rows])
-    unseen = looked.isneginf()
-    # Those that nobody looked at again keep their order among themselves, behind all others.
-    floor = looked[~unseen].min() if bool((~unseen).any()) else value.new_zeros(())
-    return torch.where(unseen, floor - 1000 + value.clamp_min(-900), looked)
 
 
 def _propose(block: Block, name: str, view: View, image: Tensor, target: Tensor) -> None:
@@ -329,17 +267,28 @@ def _propose(block: Block, name: str, view: View, image: Tensor, target: Tensor)
         block.consider(image[rows], view.z.detach()[rows], goal, block.eps, origin)
 
 
-def _pick(image: list[int], target: list[int], starts: DonorStarts) -> list[int]:
-    """Positions of the restarts to do, from candidates in order of promise."""
+def _pick(
+    value: Tensor,
+    image: Tensor,
+    target: Tensor,
+    keep: int,
+    *,
+    skip: int = 0,
+    distinct: bool = False,
+) -> Tensor:
+    """Positions of the `keep` best candidates of each image, best of all images first."""
+    owners, aims = image.tolist(), target.tolist()
     counts: dict[int, int] = {}
     used: set[tuple[int, int]] = set()
     picked = []
-    for place, (owner, aim) in enumerate(zip(image, target, strict=True)):
-        if starts.distinct and (owner, aim) in used:
+    for place in value.argsort(descending=True, stable=True).tolist():
+        owner, aim = owners[place], aims[place]
+        if distinct and (owner, aim) in used:
             continue
         used.add((owner, aim))
         counts[owner] = counts.get(owner, 0) + 1
-        if starts.skip < counts[owner] <= starts.skip + starts.keep:
+        if skip < counts[owner] <= skip + keep:
             picked.append((counts[owner], place))
     # The best restart of every image comes first, then the second best.
-    return [place for _, place in sorted(picked)]
+    picked.sort(key=lambda pair: pair[0])
+    return torch.tensor([place for _, place in picked], dtype=torch.int64, device=value.device)

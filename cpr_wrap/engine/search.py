@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections import deque
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,8 +11,8 @@ from torch import Tensor
 
 from cpr_wrap import noise
 from cpr_wrap.attacks.adaptive import KNOWN, Attack
-from cpr_wrap.engine.block import Block
-from cpr_wrap.engine.rows import OVERDUE, Batch, Candidates, Paths, Plan, Rows, plan
+from cpr_wrap.engine.block import Block, reached
+from cpr_wrap.engine.rows import OVERDUE, Batch, Candidates, Paths, Rows, plan
 from cpr_wrap.geometry import spread
 from cpr_wrap.metrics.evidence import Origin
 from cpr_wrap.objective import Aim, Goal, Path, Targets, View
@@ -23,27 +22,32 @@ from cpr_wrap.solver import Climb
 _BETWEEN_JUDGEMENTS = 3
 
 
+def begin(block: Block, attack: Attack, image: Tensor, radius: Tensor) -> dict[str, Any]:
+    """The state of a `Search` on images `(M,)` of a block, in balls of their own radius `(B,)`."""
+    rows, points = plan(block, attack, image, radius)
+    return {
+        "image": image,
+        "radius": radius,
+        "rows": rows.columns(),
+        "points": points,
+        "left": len(rows.image),
+        "batch": None,
+        "ticks": 0,
+        "best_of_image": Candidates.none(block.x).columns(),
+    }
+
+
 class Search:
     """One attack on some images of a block, in their own radii, with continuous batching."""
 
     def __init__(
-        self,
-        block: Block,
-        attack: Attack,
-        image: Tensor,
-        radius: Tensor,
-        seed: int,
-        *,
-        turn: int = 0,
-        planned: Plan | None = None,
+        self, block: Block, attack: Attack, state: dict[str, Any], seed: int, *, turn: int = 0
     ) -> None:
-        """Set up the rows, unless they were laid out (`planned`) before.
+        """Go to where a state was taken.
 
-        The images `(M,)` of the block are attacked in balls of their own radius `(B,)`. Random
-        starts depend on `turn`, the number of this search among those of the same attack.
+        Random starts depend on `turn`, the number of this search among those of the same attack.
         """
-        self.block, self.attack, self.radius = block, attack, radius
-        self.seed, self.turn, self.image = seed, turn, image
+        self.block, self.attack, self.seed, self.turn = block, attack, seed, turn
         rule, objective = block.model.rule, attack.objective
         self.rule = rule.stand_in() if attack.stand_in else rule
         # The verdict comes with the view where it is free, or where the objective pays for it.
@@ -52,13 +56,29 @@ class Search:
         self.exact = seen and block.precision.exact
         self.keeps_paths = attack.refresh > 1 and bool(objective.path)
         self.smooth = self._smoothing()
-        self.rows, self.points = plan(block, attack, image, radius) if planned is None else planned
-        self.image_of_row: list[int] = self.rows.image.tolist()
         self.poll = 1 if block.x.device.type == "cpu" else 4
-        self.queue = deque(range(len(self.image_of_row)))
-        self.batch: Batch | None = None
-        self.ticks = 0
-        self.best_of_image = Candidates.none(block.x)
+        self.image: Tensor = state["image"]
+        self.radius: Tensor = state["radius"]
+        self.rows, self.points = Rows(**state["rows"]), state["points"]
+        self.image_of_row: list[int] = self.rows.image.tolist()
+        self.left: int = state["left"]  # rows that wait, the last ones
+        batch, pgd = state["batch"], attack.pgd(block.threat.name)
+        self.batch = None if batch is None else Batch.resumed(batch, pgd)
+        self.ticks: int = state["ticks"]
+        self.best_of_image = Candidates(**state["best_of_image"])
+
+    def state(self) -> dict[str, Any]:
+        """All that the rest of the search depends on beside the block, as plain data."""
+        return {
+            "image": self.image,
+            "radius": self.radius,
+            "rows": self.rows.columns(),
+            "points": self.points,
+            "left": self.left,
+            "batch": None if self.batch is None else self.batch.state(),
+            "ticks": self.ticks,
+            "best_of_image": self.best_of_image.columns(),
+        }
 
     def _smoothing(self) -> bool:
         """Whether gradients are smoothed; where they cannot be, the result says so."""
@@ -68,35 +88,6 @@ class Search:
         if why:
             self.block.notes.add(f"gradients could not be smoothed ({why}): exact ones were used")
         return not why
-
-    def state(self) -> dict[str, Any]:
-        """All that the rest of the search depends on beside the block, as plain data."""
-        return {
-            "image": self.image,
-            "radius": self.radius,
-            "rows": vars(self.rows),
-            "points": self.points,
-            "left": len(self.queue),
-            "batch": None if self.batch is None else self.batch.state(),
-            "ticks": self.ticks,
-            "best_of_image": vars(self.best_of_image),
-        }
-
-    @classmethod
-    def resumed(
-        cls, state: dict[str, Any], block: Block, attack: Attack, seed: int, *, turn: int = 0
-    ) -> Search:
-        """The search that a state was taken from."""
-        planned = Plan(Rows(**state["rows"]), state["points"])
-        image, radius = state["image"], state["radius"]
-        search = cls(block, attack, image, radius, seed, turn=turn, planned=planned)
-        count = len(search.queue)
-        search.queue = deque(range(count - state["left"], count))
-        if state["batch"] is not None:
-            search.batch = Batch.resumed(state["batch"], attack.pgd(block.threat.name))
-        search.ticks = state["ticks"]
-        search.best_of_image = Candidates(**state["best_of_image"])
-        return search
 
     def _launch(self, rows: Rows) -> Climb:
         """Put rows at their starts."""
@@ -154,21 +145,21 @@ class Search:
             return True
         stay = self._settle_rows(batch)
         if len(stay) < len(batch.ages):
-            self.batch = self._refill(batch.take(stay))
+            self.batch = self._refill(batch.take(stay) if stay else None)
         return True
 
     def _refill(self, batch: Batch | None) -> Batch | None:
         """Fill the batch up with rows whose images are still open."""
         if batch is not None and self.attack.gradient == "alternating" and self.ticks % 2:
             return batch  # so that every row begins with the same kind of gradient
-        done = self.block.settled(self.attack.goal).tolist()
-        done_in_ball = self._reached().tolist()
+        done = self._done().tolist()
         images = self.image_of_row
         room = self.block.batch_size - (0 if batch is None else len(batch.ages))
         new: list[int] = []
-        while self.queue and len(new) < room:
-            row = self.queue.popleft()
-            if not (done[images[row]] or done_in_ball[images[row]]):
+        while self.left and len(new) < room:
+            row = len(images) - self.left
+            self.left -= 1
+            if not done[images[row]]:
                 new.append(row)
         if not new:
             return batch
@@ -184,11 +175,12 @@ class Search:
         path = self.attack.objective.path
         return self.rule.paths * (len(path) + (path[-1] < 1))
 
-    def _reached(self) -> Tensor:
-        """Images for which this search has what it came for `(B,)`."""
+    def _done(self) -> Tensor:
+        """Images on which this search has what it came for, or nothing is left to find `(B,)`."""
+        done = self.block.settled(self.attack.goal)
         if self.attack.select == "loss":
-            return torch.zeros(len(self.block), dtype=torch.bool, device=self.block.x.device)
-        return self.block.found[self.attack.goal].distance <= self.radius
+            return done
+        return done | (self.block.found[self.attack.goal].distance <= self.radius)
 
     def _advance(self, batch: Batch, last: bool) -> None:
         """Evaluate every row, note candidates, take a step."""
@@ -266,14 +258,10 @@ class Search:
 
     def _seems_to_hit(self, view: View, y: Tensor) -> Tensor:
         """What the view says about the goal, or suspects where it has no verdict."""
-        goal, predicted, accepted = self.attack.goal, view.predicted, view.accepted
-        if self.attack.select == "loss":
-            return torch.zeros_like(predicted, dtype=torch.bool)
-        if goal is Goal.MISTAKE or (accepted is None and goal is Goal.ACCEPTED_MISTAKE):
-            return predicted != y
-        if accepted is None:
-            return torch.zeros_like(predicted, dtype=torch.bool)
-        return goal.reached(predicted, accepted, y)
+        goal, accepted = self.attack.goal, view.accepted
+        if self.attack.select == "loss" or (accepted is None and goal is Goal.REJECTED):
+            return torch.zeros_like(view.predicted, dtype=torch.bool)
+        return reached(goal, view.predicted, accepted, y)
 
     def _settle_rows(self, batch: Batch) -> list[int]:
         """Judge what is ripe; return the rows (positions in the batch) that go on."""
@@ -299,7 +287,7 @@ class Search:
             picks = ripe.nonzero().flatten()
             self._judge(rows.take(picks), candidates.take(picks))
             candidates.forget(ripe)
-        done = self.block.settled(attack.goal) | self._reached()
+        done = self._done()
         over = ended | done[rows.image]
         if attack.remember:
             self._remember(batch, (over & ~done[rows.image]).nonzero().flatten())

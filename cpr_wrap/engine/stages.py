@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from cpr_wrap.attacks.adaptive import (
 from cpr_wrap.engine.block import Block
 from cpr_wrap.engine.images import Images
 from cpr_wrap.engine.precision import is_out_of_memory
-from cpr_wrap.engine.search import Search
+from cpr_wrap.engine.search import Search, begin
 from cpr_wrap.geometry import per_row
 from cpr_wrap.metrics.evidence import NO_TARGET, Origin
 from cpr_wrap.objective import Goal
@@ -35,176 +35,118 @@ State = dict[str, Any]
 """Tensors, numbers and texts, in lists and dictionaries."""
 
 
-class StageRun(ABC):
-    """A stage under way. What it does next depends on the block and on its state alone."""
-
-    held: ClassVar[tuple[str, ...]] = ()  # the attributes that are its state
-
-    @abstractmethod
-    def advance(self) -> bool:
-        """Do a little, about one batch; return whether anything was left to do."""
-
-    def state(self) -> State:
-        """Where the run is; it shares memory with the run."""
-        return {name: getattr(self, name) for name in self.held}
-
-    def resume(self, state: State) -> None:
-        """Go to where a run of the same stage on the same block was."""
-        for name in self.held:
-            setattr(self, name, state[name])
-
-
 def run_stage(
     block: Block,
     stage: Stage | GivenPoints,
     seed: int,
     *,
     state: State | None = None,
-    after_tick: Callable[[StageRun], None] | None = None,
+    after_tick: Callable[[Callable[[], State]], None] | None = None,
 ) -> None:
-    """Do one stage of an evaluation on a block, and tell `after_tick` after every tick.
+    """Do one stage of an evaluation on a block, about one batch at a tick.
 
-    It goes on from `state` if the stage has been under way; the block must be as it was then. The
-    state is emptied, for its tensors would take up memory as long as the stage lasts.
+    After every tick, `after_tick` gets a function that tells the state; it shares memory with the
+    stage. The stage goes on from `state` if it has been under way; the block must be as it was
+    then. The state is emptied, for its tensors would take up memory as long as the stage lasts.
     """
-    run = _begin(block, stage, seed)
+    at = SimpleNamespace(**(state or {}))
     if state is not None:
-        run.resume(state)
         state.clear()
-    while run.advance():
+    for _ in _ticks(block, stage, seed, at):
         if after_tick is not None:
-            after_tick(run)
+            after_tick(lambda: _plain(at))
 
 
-def _begin(block: Block, stage: Stage | GivenPoints, seed: int) -> StageRun:
+def _plain(at: SimpleNamespace) -> State:
+    return {k: v.state() if isinstance(v, Search) else v for k, v in vars(at).items()}
+
+
+def _ticks(
+    block: Block, stage: Stage | GivenPoints, seed: int, at: SimpleNamespace
+) -> Iterator[None]:
+    """Do a stage tick by tick; what it does next depends on the block and on `at` alone.
+
+    A stage that finds `at` empty is at its beginning.
+    """
     if isinstance(stage, GivenPoints):
-        return _GivenRun(block, stage)
+        return _judge_given(block, stage, at)
     if isinstance(stage, Halving):
-        return _HalvingRun(block, stage)
+        return _halve(block, stage, at)
     if isinstance(stage, Attack):
-        return (_Shrinking if stage.rounds else _AtAlphas)(block, stage, seed)
-    return _ProposerRun(block, stage, seed)
+        return (_shrink if stage.rounds else _search_at_alphas)(block, stage, seed, at)
+    return _propose(block, stage, seed, at)
 
 
-class _AtAlphas(StageRun):
-    """One search after the other, at every alpha of an attack."""
-
-    held: ClassVar[tuple[str, ...]] = ("turn",)
-
-    def __init__(self, block: Block, attack: Attack, seed: int) -> None:
-        self.block, self.attack, self.seed = block, attack, seed
-        self.found = block.found[attack.goal]
-        self.turn = 0
-        self.search: Search | None = None
-
-    def advance(self) -> bool:
-        if self.search is None:
-            self.search = self._next()
-        if self.search is None:
-            return False
-        if not self.search.advance():
-            self._learn()
-            self.search = None
-            self.turn += 1
-        return True
-
-    def _next(self) -> Search | None:
-        if self.turn == len(self.attack.alphas):
-            return None
-        block, goal = self.block, self.attack.goal
-        reach = self.attack.alphas[self.turn] * block.eps
-        # A point found in a smaller ball counts in this one too.
-        done = block.settled(goal) | (self.found.distance <= reach)
-        done = done | ~noise.sampled(block.index, self.attack.sample)
-        radius = torch.full_like(self.found.distance, reach)
-        return Search(block, self.attack, (~done).nonzero().flatten(), radius, self.seed)
-
-    def _learn(self) -> None:
-        """Draw conclusions from a search that is over."""
-
-    @property
-    def _number(self) -> int:
-        """The search's number for random starts: the same ones at every alpha."""
-        return 0
-
-    def state(self) -> State:
-        search = None if self.search is None else self.search.state()
-        return {**super().state(), "search": search}
-
-    def resume(self, state: State) -> None:
-        super().resume(state)
-        if state["search"] is not None:
-            self.search = Search.resumed(
-                state["search"], self.block, self.attack, self.seed, turn=self._number
-            )
+def _search_at_alphas(
+    block: Block, attack: Attack, seed: int, at: SimpleNamespace
+) -> Iterator[None]:
+    """One search after the other, at every alpha of an attack, with the same random starts."""
+    found = block.found[attack.goal]
+    if not vars(at):
+        at.turn, at.search = 0, None
+    while at.turn < len(attack.alphas):
+        if at.search is None:
+            reach = attack.alphas[at.turn] * block.eps
+            # A point found in a smaller ball counts in this one too.
+            done = block.settled(attack.goal) | (found.distance <= reach)
+            done = done | ~noise.sampled(block.index, attack.sample)
+            radius = torch.full_like(found.distance, reach)
+            at.search = begin(block, attack, (~done).nonzero().flatten(), radius)
+        at.search = Search(block, attack, at.search, seed)
+        while at.search.advance():
+            yield
+        at.search = None
+        at.turn += 1
+        yield
 
 
-class _Shrinking(_AtAlphas):
-    """Looks for the goal in ever smaller balls, image by image.
+def _shrink(block: Block, attack: Attack, seed: int, at: SimpleNamespace) -> Iterator[None]:
+    """Look for the goal in ever smaller balls, image by image.
 
     A success lengthens an image's next stride inward, a miss halves it: the known radius is
     usually close to the smallest one, and bisecting down from half of it would waste most rounds.
     """
-
-    held = ("turn", "stride", "hopeless", "open", "before")
-
-    def __init__(self, block: Block, attack: Attack, seed: int) -> None:
-        super().__init__(block, attack, seed)
-        self.stride = torch.full_like(self.found.distance, attack.stride)
-        self.hopeless = torch.zeros_like(self.found.known)
-        self.open = ~self.hopeless  # images of the search under way
-        self.before = self.found.distance  # what was known when it began
-
-    def _next(self) -> Search | None:
-        if self.turn == self.attack.rounds:
-            return None
-        found, goal = self.found, self.attack.goal
-        # Where nothing is known yet, the whole ball comes first.
-        limit = self.block.limit(goal)
-        radius = torch.where(found.known, found.distance * (1 - self.stride), limit)
-        self.open = ~self.block.settled(goal) & ~self.hopeless
-        self.open = self.open & noise.sampled(self.block.index, self.attack.sample)
-        image = self.open.nonzero().flatten()
-        if len(image) == 0:
-            return None
-        self.before = found.distance.clone()
-        return Search(self.block, self.attack, image, radius, self.seed, turn=self._number)
-
-    def _learn(self) -> None:
-        known = self.before.isfinite()
-        missed = self.found.distance >= self.before
-        self.hopeless = self.hopeless | (self.open & missed & ~known)
-        longer = torch.where(known, (1.5 * self.stride).clamp_max(0.5), self.stride)
-        self.stride = torch.where(missed, self.stride / 2, longer)
-
-    @property
-    def _number(self) -> int:
-        return self.turn
+    found = block.found[attack.goal]
+    if not vars(at):
+        at.turn, at.search = 0, None
+        at.stride = torch.full_like(found.distance, attack.stride)
+        at.hopeless = torch.zeros_like(found.known)
+    while at.turn < attack.rounds:
+        if at.search is None:
+            # Where nothing is known yet, the whole ball comes first.
+            limit = block.limit(attack.goal)
+            radius = torch.where(found.known, found.distance * (1 - at.stride), limit)
+            at.open = ~block.settled(attack.goal) & ~at.hopeless
+            at.open = at.open & noise.sampled(block.index, attack.sample)
+            image = at.open.nonzero().flatten()
+            if len(image) == 0:
+                return
+            at.before = found.distance.clone()  # what is known when the search begins
+            at.search = begin(block, attack, image, radius)
+        at.search = Search(block, attack, at.search, seed, turn=at.turn)
+        while at.search.advance():
+            yield
+        known = at.before.isfinite()
+        missed = found.distance >= at.before
+        at.hopeless = at.hopeless | (at.open & missed & ~known)
+        longer = torch.where(known, (1.5 * at.stride).clamp_max(0.5), at.stride)
+        at.stride = torch.where(missed, at.stride / 2, longer)
+        at.search = None
+        at.turn += 1
+        yield
 
 
-class _ProposerRun(StageRun):
-    """An attack from elsewhere, batch by batch."""
-
-    held = ("image", "done")
-
-    def __init__(self, block: Block, stage: Proposer, seed: int) -> None:
-        self.block, self.stage, self.seed = block, stage, seed
-        self.goal = goal_of(stage)
-        self.image = (~block.settled(self.goal)).nonzero().flatten()
-        self.done = 0
-
-    def advance(self) -> bool:
-        block = self.block
-        rows = self.image[self.done : self.done + block.batch_size]
-        if len(rows) == 0:
-            return False
+def _propose(block: Block, stage: Proposer, seed: int, at: SimpleNamespace) -> Iterator[None]:
+    """Run an attack from elsewhere, batch by batch."""
+    goal = goal_of(stage)
+    if not vars(at):
+        at.image, at.done = (~block.settled(goal)).nonzero().flatten(), 0
+    while len(rows := at.image[at.done : at.done + block.batch_size]):
         images = Images(x=block.x[rows], y=block.y[rows], index=block.index[rows])
-        threat = (block.eps, block.threat.name)
-        points = proposals(self.stage, block.model, images, *threat, self.seed)
-        origin = Origin(attack=self.stage.name)
-        block.consider(rows, points, self.goal, block.eps, origin)
-        self.done += len(rows)
-        return True
+        points = proposals(stage, block.model, images, block.eps, block.threat.name, seed)
+        block.consider(rows, points, goal, block.eps, Origin(attack=stage.name))
+        at.done += len(rows)
+        yield
 
 
 def from_outside(stage: Stage | GivenPoints) -> bool:
@@ -237,82 +179,61 @@ def proposals(
     return points.to(x)
 
 
-class _GivenRun(StageRun):
-    """Judges points that were found elsewhere."""
-
-    held = ("done",)
-
-    def __init__(self, block: Block, stage: GivenPoints) -> None:
-        self.block, self.stage = block, stage
-        place = {number: row for row, number in enumerate(block.index.tolist())}
-        pairs = [(n, place[i]) for n, i in enumerate(stage.index.tolist()) if i in place]
-        self.number = torch.tensor([n for n, _ in pairs], dtype=torch.int64)
-        self.image = torch.tensor([row for _, row in pairs], device=block.x.device).long()
-        self.done = 0
-
-    def advance(self) -> bool:
-        block, turn = self.block, slice(self.done, self.done + self.block.batch_size)
-        image = self.image[turn]
-        if len(image) == 0:
-            return False
-        points = self.stage.points[self.number[turn]].to(block.x)
-        origin = Origin(attack=self.stage.name, run=self.stage.source)
-        block.consider(image, points, self.stage.goal, block.eps, origin)
-        self.done += len(image)
-        return True
+def _judge_given(block: Block, stage: GivenPoints, at: SimpleNamespace) -> Iterator[None]:
+    """Judge points that were found elsewhere, batch by batch."""
+    place = {number: row for row, number in enumerate(block.index.tolist())}
+    pairs = [(n, place[i]) for n, i in enumerate(stage.index.tolist()) if i in place]
+    number = torch.tensor([n for n, _ in pairs], dtype=torch.int64)
+    image = torch.tensor([row for _, row in pairs], device=block.x.device).long()
+    origin = Origin(attack=stage.name, run=stage.source)
+    if not vars(at):
+        at.done = 0
+    while at.done < len(image):
+        turn = slice(at.done, at.done + block.batch_size)
+        points = stage.points[number[turn]].to(block.x)
+        block.consider(image[turn], points, stage.goal, block.eps, origin)
+        at.done += len(points)
+        yield
 
 
-class _HalvingRun(StageRun):
-    """Walks from known points toward the images while the goal stays reached."""
+def _halve(block: Block, stage: Halving, at: SimpleNamespace) -> Iterator[None]:
+    """Walk from known points toward the images while the goal stays reached."""
+    goal = stage.goal
+    origin = Origin(attack=stage.name, start=NO_TARGET)
+    if not vars(at):
+        _begin_halving(block, goal, at)
+    while len(at.image) and at.turn < stage.rounds:
+        # Before the first turn, points that were borrowed from another goal are judged.
+        x = block.x[at.image]
+        middle = (at.low + at.high) / 2
+        points = at.far if at.turn < 0 else x + per_row(middle, x) * (at.far - x)
+        hit = block.consider(at.image, points, goal, block.limit(goal), origin)
+        if at.turn >= 0:
+            at.high = torch.where(hit, middle, at.high)
+            at.low = torch.where(hit, at.low, middle)
+        at.turn += 1
+        yield
 
-    held = ("image", "far", "low", "high", "turn")
 
-    def __init__(self, block: Block, stage: Halving) -> None:
-        self.block, self.stage = block, stage
-        goal = stage.goal
-        far, start = block.found[goal].point.clone(), block.found[goal].known
-        self.turn = 0
-        if goal is Goal.REJECTED:
-            # No rejected point yet: the network's boundary is where one is likeliest. Such borrowed
-            # points have not been judged for this goal, so there is one more turn.
-            self.turn = -1
-            boundary = block.found[Goal.MISTAKE]
-            borrow = boundary.known & ~start
-            far[borrow] = boundary.point[borrow]
-            start = start | borrow
-        self.image = (start & ~block.settled(goal)).nonzero().flatten()
-        self.far = block.threat.project(far[self.image], block.x[self.image], block.limit(goal))
-        self.low = self._surely_inside().to(block.x.dtype)
-        self.high = torch.ones_like(self.low)
-
-    def _surely_inside(self) -> Tensor:
-        """Share of the way `(M,)` on which the goal need not be asked about.
-
-        A rule that rejects near the network's boundary alone cannot be made to reject much farther
-        from it than its reach; a third of it is left for boundaries nearer by another way.
-        """
-        block = self.block
-        boundary = block.found[Goal.MISTAKE].distance[self.image]
-        borrowed = ~block.found[self.stage.goal].known[self.image] & boundary.isfinite()
-        borrowed = borrowed & block.model.rule.rejects_near_boundary
-        share = 1 - 1.3 * block.rule_reach / boundary.clamp_min(1e-12)
-        return torch.where(borrowed, share.clamp_min(0), torch.zeros_like(share))
-
-    def advance(self) -> bool:
-        if len(self.image) == 0 or self.turn == self.stage.rounds:
-            return False
-        if self.turn < 0:
-            self._ask(self.far)
-        else:
-            x = self.block.x[self.image]
-            middle = (self.low + self.high) / 2
-            hit = self._ask(x + per_row(middle, x) * (self.far - x))
-            self.high = torch.where(hit, middle, self.high)
-            self.low = torch.where(hit, self.low, middle)
-        self.turn += 1
-        return True
-
-    def _ask(self, points: Tensor) -> Tensor:
-        goal = self.stage.goal
-        origin = Origin(attack=self.stage.name, start=NO_TARGET)
-        return self.block.consider(self.image, points, goal, self.block.limit(goal), origin)
+def _begin_halving(block: Block, goal: Goal, at: SimpleNamespace) -> None:
+    """Choose images and the points to walk from."""
+    known, boundary = block.found[goal], block.found[Goal.MISTAKE]
+    far, start, at.turn = known.point.clone(), known.known, 0
+    if goal is Goal.REJECTED:
+        # No rejected point yet: the network's boundary is where one is likeliest. Such borrowed
+        # points have not been judged for this goal, so there is one more turn.
+        at.turn = -1
+        borrow = boundary.known & ~start
+        far[borrow] = boundary.point[borrow]
+        start = start | borrow
+    at.image = (start & ~block.settled(goal)).nonzero().flatten()
+    at.far = block.threat.project(far[at.image], block.x[at.image], block.limit(goal))
+    # The share of the way on which the goal need not be asked about: a rule that rejects near the
+    # network's boundary alone cannot be made to reject much farther from it than its reach; a third
+    # of it is left for boundaries nearer by another way.
+    distance = boundary.distance[at.image]
+    borrowed = ~known.known[at.image] & distance.isfinite()
+    borrowed = borrowed & block.model.rule.rejects_near_boundary
+    share = (1 - 1.3 * block.rule_reach / distance.clamp_min(1e-12)).clamp_min(0)
+    at.low = torch.where(borrowed, share, torch.zeros_like(share)).to(block.x.dtype)
+    at.high = torch.ones_like(at.low)

@@ -16,8 +16,9 @@ import io
 import json
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,13 +28,14 @@ from torch import Tensor, nn
 from cpr_wrap import noise
 from cpr_wrap._files import digest, read_sealed, write_atomically, write_sealed
 from cpr_wrap._source import plain_repr, source_text
-from cpr_wrap.engine.block import Block
+from cpr_wrap.engine.block import Block, Found
 from cpr_wrap.engine.precision import is_out_of_memory
-from cpr_wrap.engine.stages import StageRun, State
+from cpr_wrap.engine.stages import State
 from cpr_wrap.meter import Passes
 from cpr_wrap.metrics.evidence import Origin
 from cpr_wrap.objective import Goal
 from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.solver import Columns
 
 _UNIT = "cpr-wrap unit, layout 2"
 _BLOCK_TENSORS = ("clean_labels", "base_labels", "order")
@@ -44,10 +46,7 @@ _NEAR = {"outputs": 1e-4, "score": 1e-3, "gradient": 1e-3}
 
 def weights_digest(network: nn.Module) -> str:
     """A digest of all parameters and buffers by name."""
-    parts: list[str | Tensor] = []
-    for name, tensor in network.state_dict().items():
-        parts.extend((name, tensor))
-    return digest(*parts)
+    return digest(*chain.from_iterable(network.state_dict().items()))
 
 
 def model_digest(model: SelectiveClassifier) -> str:
@@ -87,14 +86,14 @@ def probe(model: SelectiveClassifier, x: Tensor) -> Answers:
 
 def _slope(model: SelectiveClassifier, x: Tensor) -> Tensor:
     """The gradient at `x` of a sum of all outputs, each with a weight of its own; 0 for none."""
-    with torch.enable_grad():
-        z = x.detach().clone().requires_grad_()
+
+    def weighted(z: Tensor) -> Tensor:
         outputs = model.outputs(z)
-        if not outputs.requires_grad:
-            return torch.zeros_like(x)
         weights = torch.arange(1, outputs.shape[1] + 1, dtype=outputs.dtype, device=x.device)
-        (slope,) = torch.autograd.grad((outputs * weights).sum(), z, allow_unused=True)
-    return torch.zeros_like(x) if slope is None else slope.nan_to_num(0.0, 0.0, 0.0)
+        return (outputs * weights).sum()
+
+    slope: Tensor = torch.autograd.functional.vjp(weighted, x)[1]
+    return slope.nan_to_num(0.0, 0.0, 0.0)
 
 
 def same_answers(one: Answers, other: Answers) -> bool:
@@ -145,69 +144,63 @@ class Unit:
     note: str = ""  # anything worth telling, e.g. a smaller batch after running out of memory
     batch_size: int = 0  # the block's from here on, where memory ran out; 0 elsewhere
 
+    def save(self, file: Path) -> None:
+        """Write the unit in place of its partial file; it is there whole or not at all."""
+        write_tensors(file, _UNIT, {**vars(self), "passes": asdict(self.passes)})
+        file.with_suffix(".partial").unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, file: Path) -> Unit | None:
+        """Read a unit back, or None if it was not finished or is damaged."""
+        content = read_tensors(file, _UNIT)
+        if content is None:
+            return None
+        return cls(**{**content, "passes": Passes(**content["passes"])})
+
     def replay(self, block: Block) -> None:
         """Bring a block to the state that the stage left it in."""
         block.batch_size = self.batch_size or block.batch_size
-        for goal, found in block.found.items():
-            image = self.tensors.get(f"{goal.name}.image")
+        for name, held in block.known().items():
+            image = self.tensors.get(f"{name}.image")
             if image is None:
                 continue
-            image = image.to(found.point.device)
-            found.point[image] = self.tensors[f"{goal.name}.point"].to(found.point.device)
-            found.distance[image] = self.tensors[f"{goal.name}.distance"].to(found.point.device)
-            for row, entry in zip(image.tolist(), self.origins[goal.name], strict=True):
-                found.origin[row] = Origin(**entry)
+            for column, values in held.columns().items():
+                values[image.to(values.device)] = self.tensors[f"{name}.{column}"].to(values.device)
+            if isinstance(held, Found):
+                for row, entry in zip(image.tolist(), self.origins[name], strict=True):
+                    held.origin[row] = Origin(**entry)
         for name in _BLOCK_TENSORS:
             if name in self.tensors:
                 setattr(block, name, self.tensors[name].to(block.x.device))
-        if "near.image" in self.tensors:
-            image = self.tensors["near.image"].to(block.x.device)
-            for name, held in vars(block.near).items():
-                held[image] = self.tensors[f"near.{name}"].to(held.device)
 
     def changed(self, goal: Goal) -> int:
         """How many images' nearest point for a goal it found."""
         return len(self.tensors.get(f"{goal.name}.image", ()))
 
 
-class Recorder:
-    """Compares a block before and after a stage."""
+def changes(
+    block: Block, before: Mapping[str, Columns], *, first: bool
+) -> tuple[dict[str, Tensor], dict[str, list[dict[str, Any]]]]:
+    """Tensors and origins of a unit: what has become known since `before`.
 
-    def __init__(self, block: Block) -> None:
-        self.block, self.worth = block, block.near.value.clone()
-        self.before = {goal: found.distance.clone() for goal, found in block.found.items()}
-
-    def unit(
-        self, stage: str, passes: Passes, seconds: float, *, first: bool = False, note: str = ""
-    ) -> Unit:
-        """What has changed since, as a unit; the first one holds clean labels and targets too."""
-        tensors: dict[str, Tensor] = {}
-        origins: dict[str, list[dict[str, Any]]] = {}
-        for goal, found in self.block.found.items():
-            image = (found.distance != self.before[goal]).nonzero().flatten()
-            if len(image) == 0:
-                continue
-            tensors[f"{goal.name}.image"] = image.cpu()
-            tensors[f"{goal.name}.point"] = found.point[image].cpu()
-            tensors[f"{goal.name}.distance"] = found.distance[image].cpu()
-            origins[goal.name] = [_plain(found.origin[row]) for row in image.tolist()]
-        image = (self.block.near.value != self.worth).any(dim=1).nonzero().flatten()
-        if len(image):
-            tensors["near.image"] = image.cpu()
-            for name, held in vars(self.block.near).items():
-                tensors[f"near.{name}"] = held[image].cpu()
-        if first:
-            for name in _BLOCK_TENSORS:
-                tensors[name] = getattr(self.block, name).cpu().contiguous()
-        return Unit(
-            stage=stage,
-            passes=passes,
-            seconds=seconds,
-            tensors=tensors,
-            origins=origins,
-            note=note,
-            batch_size=self.block.batch_size if note else 0,
-        )
+    The first unit of a block holds clean labels and targets too.
+    """
+    tensors: dict[str, Tensor] = {}
+    origins: dict[str, list[dict[str, Any]]] = {}
+    for name, held in block.known().items():
+        now, then = held.columns(), before[name].columns()
+        differ = [(now[k] != then[k]).reshape(len(block), -1).any(dim=1) for k in now]
+        image = torch.stack(differ).any(dim=0).nonzero().flatten()
+        if len(image) == 0:
+            continue
+        tensors[f"{name}.image"] = image.cpu()
+        tensors.update((f"{name}.{column}", values[image].cpu()) for column, values in now.items())
+        if isinstance(held, Found):
+            origins[name] = [_plain(held.origin[row]) for row in image.tolist()]
+    if first:
+        for name in _BLOCK_TENSORS:
+            tensors[name] = getattr(block, name).cpu().contiguous()
+    return tensors, origins
 
 
 def _plain(origin: Origin | None) -> Any:
@@ -226,8 +219,7 @@ class Store:
         answers to the probe images is another model's.
         """
         key = digest(json.dumps(settings, sort_keys=True))[:16]
-        number = 0
-        while True:
+        for number in count():
             self.path = Path(folder) / (f"{key}-{number}" if number else key)
             self.path.mkdir(parents=True, exist_ok=True)
             file = self.path / "manifest.json"
@@ -243,7 +235,6 @@ class Store:
                 "answers differently; it is not used",
                 stacklevel=2,
             )
-            number += 1
 
     def fix(self, name: str, value: Any) -> Any:
         """Settle a value that was left open: the first run decides, later runs follow."""
@@ -253,31 +244,14 @@ class Store:
             write_atomically(self.path / "manifest.json", text.encode())
         return self.manifest[name]
 
-    def _file(self, block: str, plan: str, number: int) -> Path:
+    def file(self, block: str, plan: str, number: int) -> Path:
+        """Where a unit is kept."""
         return self.path / block[:16] / f"{plan}-{number:03d}.unit"
-
-    def partial(self, block: str, plan: str, number: int) -> Path:
-        """Where a unit is kept while it is under way."""
-        return self._file(block, plan, number).with_suffix(".partial")
 
     def discard(self, block: str, plan: str) -> None:
         """Remove all units of a block."""
-        for file in self._file(block, plan, 0).parent.glob(f"{plan}-*"):
+        for file in self.file(block, plan, 0).parent.glob(f"{plan}-*"):
             file.unlink(missing_ok=True)
-
-    def save(self, block: str, plan: str, number: int, unit: Unit) -> None:
-        """Write a unit in place of its partial file; it is there whole or not at all."""
-        content = {**vars(unit), "passes": asdict(unit.passes)}
-        write_tensors(self._file(block, plan, number), _UNIT, content)
-        self.partial(block, plan, number).unlink(missing_ok=True)
-
-    def load(self, block: str, plan: str, number: int) -> Unit | None:
-        """Read a unit back, or None if it was not finished or is damaged."""
-        content = read_tensors(self._file(block, plan, number), _UNIT)
-        if content is None:
-            return None
-        content["passes"] = Passes(**content["passes"])
-        return Unit(**content)
 
 
 # Count it up when a run holds other things than before.
@@ -290,15 +264,19 @@ class Underway:
 
     every: ClassVar[float] = 20.0  # seconds between two writes, 0 for one after every tick
 
-    def __init__(self, block: Block, passes: Passes, file: Path | None = None) -> None:
-        """Begin, or go on from the file if it is whole: block, passes and clock are set to it."""
-        self.block, self.passes, self.file = block, passes, file
+    def __init__(self, block: Block, passes: Passes, unit: Path | None = None) -> None:
+        """Begin, or go on from what is kept beside the file of the unit, if it is whole.
+
+        Block, passes and clock are set to it.
+        """
+        self.block, self.passes = block, passes
+        self.file = None if unit is None else unit.with_suffix(".partial")
         self.state: State | None = None  # where the stage was; None at its beginning
         self.note = ""
         now = time.perf_counter()
         self._started, self._due = now, now + self.every
-        content = None if file is None else read_tensors(file, _LAYOUT, block.x.device)
-        if content is not None:
+        content = self.file and read_tensors(self.file, _LAYOUT, block.x.device)
+        if content:
             self._go_to(content)
 
     @property
@@ -306,16 +284,16 @@ class Underway:
         """Time spent on this unit, before a stop too."""
         return time.perf_counter() - self._started
 
-    def after_tick(self, run: StageRun) -> None:
-        """Write the file if it is time to."""
+    def after_tick(self, state: Callable[[], State]) -> None:
+        """Write the file if it is time to; `state` tells where the stage is."""
         now = time.perf_counter()
         if self.file is None or now < self._due:
             return
         content = {
-            "run": run.state(),
-            "near": vars(self.block.near),
+            "run": state(),
+            "near": self.block.near.columns(),
             "found": {
-                goal.name: {**vars(found), "origin": [_plain(each) for each in found.origin]}
+                goal.name: {**found.columns(), "origin": [_plain(each) for each in found.origin]}
                 for goal, found in self.block.found.items()
             },
             "batch_size": self.block.batch_size,
@@ -345,8 +323,6 @@ class Underway:
             held = content["found"][goal.name]
             origin = [None if entry is None else Origin(**entry) for entry in held["origin"]]
             vars(found).update({**held, "origin": origin})
-        for name, held in content["near"].items():
-            setattr(self.block.near, name, held)
-        for kind, count in content["passes"].items():
-            setattr(self.passes, kind, count)
+        vars(self.block.near).update(content["near"])
+        vars(self.passes).update(content["passes"])
         self._started -= content["seconds"]

@@ -23,7 +23,7 @@ from cpr_wrap.engine import ranks
 from cpr_wrap.engine.evaluate import Held, InRounds, Work, evaluate_block, run_rounds, stage_costs
 from cpr_wrap.engine.images import Images, ImageSource, source_of, split
 from cpr_wrap.engine.precision import Precision, auto_batch_size
-from cpr_wrap.engine.progress import Progress, Status, busy, guess, progress_from
+from cpr_wrap.engine.progress import Progress, Status, busy, guess
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import Store, Unit, model_digest, probe, weights_digest
 from cpr_wrap.evaluation import assemble
@@ -153,7 +153,7 @@ def robustness_curve(
     plan_name = repr(plan) if isinstance(plan, InRounds) else plan.name
     folder = _open(store, work, plan_name, size, sample)
     work = replace(work, batch_size=_batch_size(work, sample, folder))
-    reporter = progress_from(progress, len(source), guess(work.stages, model.rule))
+    reporter = Progress(progress, len(source), guess(work.stages, model.rule))
     work, done, why = _evaluate(work, plan, source, size, place, folder, reporter)
     notes += (why,) if why else ()
     table = None
@@ -296,13 +296,12 @@ def _evaluate(
             with ranks.explain_failure(number):
                 images = source.block(blocks[number], *place)
                 block, units = evaluate_block(work, images, store, listener=reporter.listen)
-            reporter.block_done(block)
             if isinstance(plan, InRounds):
                 held[number] = (block, units)
             else:
                 mine[number] = assemble.finish(block, units)
         if isinstance(plan, InRounds):
-            work, ended = run_rounds(plan, work, held, len(source), store, reporter.listen_again)
+            work, ended = run_rounds(plan, work, held, len(source), store, reporter.listen)
             why = f"{plan.name}: {ended}"
             mine = {number: assemble.finish(*block) for number, block in held.items()}
     everyone = ranks.gather(mine)

@@ -134,8 +134,8 @@ def test_stopped_after_every_tick_it_ends_as_if_it_had_not_been(rule, kind, tmp_
     after_tick = Underway.after_tick
     done = []
 
-    def stop(self, run):
-        after_tick(self, run)
+    def stop(self, state):
+        after_tick(self, state)
         done.append(1)
         raise Stopped
 
@@ -207,8 +207,8 @@ def half_done(folder, ticks=9):
         patch.setattr(Underway, "every", 0.0)
         after_tick, done = Underway.after_tick, []
 
-        def stop(self, run):
-            after_tick(self, run)
+        def stop(self, state):
+            after_tick(self, state)
             done.append(1)
             if len(done) == ticks:
                 raise Stopped
@@ -292,13 +292,6 @@ def test_other_errors_while_writing_are_not_hidden(tmp_path, monkeypatch):
         evaluate("confidence", stages_of("loss", "confidence"), Store(tmp_path, {}))
 
 
-class Idle:
-    """A run that is nowhere."""
-
-    def state(self):
-        return {}
-
-
 @pytest.mark.parametrize(("took", "pause"), [(0, 20), (1, 20), (3, 27), (60, 40)])
 def test_writes_are_some_time_apart(took, pause, tmp_path, monkeypatch):
     clock, writes = [100.0], []
@@ -314,7 +307,7 @@ def test_writes_are_some_time_apart(took, pause, tmp_path, monkeypatch):
     unit = Underway(block, Passes(), tmp_path / "file")
     for _ in range(200):
         clock[0] += 1
-        unit.after_tick(Idle())
+        unit.after_tick(dict)
     assert writes[0] == 120  # short units are not written at all
     assert {b - a for a, b in pairwise(writes)} == {took + pause}
 
@@ -327,7 +320,7 @@ def test_time_spent_before_a_stop_counts(tmp_path, monkeypatch):
     block = Block(model, x, y, y, eps=0.1, norm="Linf", batch_size=2)
     first = Underway(block, Passes(3, 4, 2), tmp_path / "file")
     clock[0] += 7
-    first.after_tick(Idle())
+    first.after_tick(dict)
     clock[0] += 1000
     passes = Passes()
     second = Underway(block, passes, tmp_path / "file")

@@ -10,7 +10,7 @@ import torch
 from cpr_wrap.attacks.adaptive import KNOWN, Attack, Halving
 from cpr_wrap.attacks.ensemble import BUDGETS, backtracking
 from cpr_wrap.attacks.paper import Paper
-from cpr_wrap.engine.block import Block, rank_targets
+from cpr_wrap.engine.block import Block, Found, rank_targets
 from cpr_wrap.engine.evaluate import Work, evaluate_block
 from cpr_wrap.engine.images import Images
 from cpr_wrap.engine.precision import Precision
@@ -321,3 +321,22 @@ def test_what_seems_to_succeed_is_judged_on_the_way(monkeypatch, path, expected)
     run_stage(block_of(model, x, y), outer(objective=rising, steps=12), seed=0)
     # The first point of the second half, the last, and some between where T(z) was looked at.
     assert judged == expected
+
+
+def test_accepted_mistakes_that_are_given_are_left_as_they_were():
+    model, x, y = make("none", count=3)
+    images = Images(x=x, y=y, index=torch.arange(3))
+    work = Work(
+        model=model,
+        stages=(outer(steps=30, starts=(0, 1)),),
+        eps=1.0,
+        norm="Linf",
+        seed=0,
+        batch_size=8,
+        precision=Precision(),
+    )
+    given = Found(x)
+    block, _ = evaluate_block(work, images, given=given)
+    assert block.found[Goal.ACCEPTED_MISTAKE].known.all()
+    assert not given.known.any()
+    assert torch.equal(given.point, x)

@@ -1,15 +1,13 @@
 """Foolbox both ways: its attacks in our evaluation, and a selective classifier as its model.
 
-Foolbox is imported on first use. The classes that derive from its own, `Rejected`,
-`AcceptedMisclassification` and `FoolboxModel`, are created on first use too.
+Importing this module imports Foolbox, which is slow.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,29 +18,9 @@ from cpr_wrap.attacks.adapters import LabelledLogits, RejectLogits
 from cpr_wrap.attacks.guests import Group, GroupAttack, batch_seed, guest
 from cpr_wrap.geometry import spread, threat
 from cpr_wrap.objective import Goal
-from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.selective import SelectiveClassifier, network_device
 
-__all__ = [
-    "AcceptedMisclassification",
-    "FoolboxAttack",
-    "FoolboxModel",
-    "Rejected",
-    "attack_by_name",
-    "to_foolbox",
-]
-
-if TYPE_CHECKING:
-    AcceptedMisclassification: Any
-    FoolboxModel: Any
-    Rejected: Any
-
-_MADE_ON_DEMAND = ("AcceptedMisclassification", "FoolboxModel", "Rejected")
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MADE_ON_DEMAND:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _classes()[name]
+foolbox, ep = import_extra("foolbox"), import_extra("eagerpy")
 
 
 def to_foolbox(
@@ -79,9 +57,7 @@ def to_foolbox(
     """
     if goal not in (Goal.ACCEPTED_MISTAKE, Goal.REJECTED):
         raise ValueError(f"goal: expected ACCEPTED_MISTAKE or REJECTED, got {goal}")
-    if device is None:
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    return _classes()["FoolboxModel"](_view(model, goal, labels), goal, device)
+    return FoolboxModel(_view(model, goal, labels), goal, device or network_device(model))
 
 
 def _view(model: SelectiveClassifier, goal: Goal, labels: Tensor | None) -> RejectLogits:
@@ -93,91 +69,68 @@ def _view(model: SelectiveClassifier, goal: Goal, labels: Tensor | None) -> Reje
     return LabelledLogits(model, labels)
 
 
-@functools.cache
-def _classes() -> dict[str, Any]:
-    """The classes that derive from Foolbox's."""
-    made = (_accepted_misclassification(), _rejected(), _foolbox_model())
-    for cls in made:
-        cls.__qualname__ = cls.__name__  # so that pickle finds it through __getattr__
-    return {cls.__name__: cls for cls in made}
+class AcceptedMisclassification(foolbox.criteria.Misclassification):  # type: ignore[misc, name-defined]
+    """Success if the point is accepted as a wrong class. A rejection does not count.
+
+    Args:
+        labels: True classes `(N,)`.
+    """
+
+    def __call__(self, perturbed: Any, outputs: Any) -> Any:  # noqa: ARG002
+        """Which points `(N, ...)` succeed, by their columns."""
+        columns, restore = ep.astensor_(outputs)
+        answer = columns.argmax(axis=-1)
+        wrong = answer != self.labels
+        return restore(ep.logical_and(wrong, answer != columns.shape[-1] - 1))
 
 
-def _accepted_misclassification() -> type:
-    ep, criteria = import_extra("eagerpy"), import_extra("foolbox").criteria
+class Rejected(foolbox.criteria.TargetedMisclassification):  # type: ignore[misc, name-defined]
+    """Success if the point is rejected: the last column is the largest.
 
-    class AcceptedMisclassification(criteria.Misclassification):  # type: ignore[misc, name-defined]
-        """Success if the point is accepted as a wrong class. A rejection does not count.
+    Args:
+        labels: True classes `(N,)`. Gradient attacks need them, and `num_classes`, to find the
+            reject column; other attacks need neither.
+        num_classes: Number of classes k, without the reject column.
+    """
 
-        Args:
-            labels: True classes `(N,)`.
-        """
+    def __init__(self, labels: Any = None, num_classes: int | None = None) -> None:
+        self._target: Any = None
+        if labels is not None and num_classes is not None:
+            self._target = ep.zeros_like(ep.astensor(labels)) + num_classes
 
-        def __call__(self, perturbed: Any, outputs: Any) -> Any:  # noqa: ARG002
-            columns, restore = ep.astensor_(outputs)
-            answer = columns.argmax(axis=-1)
-            wrong = answer != self.labels
-            return restore(ep.logical_and(wrong, answer != columns.shape[-1] - 1))
+    def __repr__(self) -> str:
+        return "Rejected()"
 
-    return AcceptedMisclassification
+    @property
+    def target_classes(self) -> Any:
+        """The reject column, once for each input `(N,)`."""
+        if self._target is None:
+            # Not an AttributeError, which Foolbox would report as "unsupported criterion".
+            raise ValueError(
+                "this attack follows a gradient and needs to know the reject column: expected "
+                "Rejected(labels, num_classes), got Rejected(). Or use criterion(x, y) of "
+                "to_foolbox(model, goal=Goal.REJECTED)."
+            )
+        return self._target
 
-
-def _rejected() -> type:
-    ep, criteria = import_extra("eagerpy"), import_extra("foolbox").criteria
-
-    class Rejected(criteria.TargetedMisclassification):  # type: ignore[misc, name-defined]
-        """Success if the point is rejected: the last column is the largest.
-
-        Args:
-            labels: True classes `(N,)`. Gradient attacks need them, and `num_classes`, to find the
-                reject column; other attacks need neither.
-            num_classes: Number of classes k, without the reject column.
-        """
-
-        def __init__(self, labels: Any = None, num_classes: int | None = None) -> None:
-            self._target: Any = None
-            if labels is not None and num_classes is not None:
-                self._target = ep.zeros_like(ep.astensor(labels)) + num_classes
-
-        def __repr__(self) -> str:
-            return "Rejected()"
-
-        @property
-        def target_classes(self) -> Any:
-            """The reject column, once for each input `(N,)`."""
-            if self._target is None:
-                # Not an AttributeError, which Foolbox would report as "unsupported criterion".
-                raise ValueError(
-                    "this attack follows a gradient and needs to know the reject column: expected "
-                    "Rejected(labels, num_classes), got Rejected(). Or use criterion(x, y) of "
-                    "to_foolbox(model, goal=Goal.REJECTED)."
-                )
-            return self._target
-
-        def __call__(self, perturbed: Any, outputs: Any) -> Any:  # noqa: ARG002
-            columns, restore = ep.astensor_(outputs)
-            return restore(columns.argmax(axis=-1) == columns.shape[-1] - 1)
-
-    return Rejected
+    def __call__(self, perturbed: Any, outputs: Any) -> Any:  # noqa: ARG002
+        """Which points `(N, ...)` succeed, by their columns."""
+        columns, restore = ep.astensor_(outputs)
+        return restore(columns.argmax(axis=-1) == columns.shape[-1] - 1)
 
 
-def _foolbox_model() -> type:
-    models = import_extra("foolbox").models
+class FoolboxModel(foolbox.models.PyTorchModel):  # type: ignore[misc, name-defined]
+    """A selective classifier with k + 1 columns; made by `to_foolbox`."""
 
-    class FoolboxModel(models.PyTorchModel):  # type: ignore[misc, name-defined]
-        """A selective classifier with k + 1 columns; made by `to_foolbox`."""
+    def __init__(self, view: nn.Module, goal: Goal, device: torch.device | str) -> None:
+        super().__init__(view, bounds=(0, 1), device=device)
+        self.goal = goal
 
-        def __init__(self, view: nn.Module, goal: Goal, device: torch.device | str) -> None:
-            super().__init__(view, bounds=(0, 1), device=device)
-            self.goal = goal
-
-        def criterion(self, x: Tensor, y: Tensor) -> Any:
-            """What counts as a success for images `(N, ...)` of true classes `(N,)`."""
-            classes = _classes()
-            if self.goal is Goal.ACCEPTED_MISTAKE:
-                return classes["AcceptedMisclassification"](y)
-            return classes["Rejected"](y, num_classes=self(x[:1]).shape[1] - 1)
-
-    return FoolboxModel
+    def criterion(self, x: Tensor, y: Tensor) -> Any:
+        """What counts as a success for images `(N, ...)` of true classes `(N,)`."""
+        if self.goal is Goal.ACCEPTED_MISTAKE:
+            return AcceptedMisclassification(y)
+        return Rejected(y, num_classes=self(x[:1]).shape[1] - 1)
 
 
 @dataclass(frozen=True)
@@ -193,7 +146,6 @@ class FoolboxAttack(GroupAttack):
     verbose: bool = field(default=False, kw_only=True)  #: Whether Foolbox may print and warn.
 
     def __post_init__(self) -> None:
-        foolbox = import_extra("foolbox")
         if not isinstance(self.attack, foolbox.attacks.base.Attack):
             raise TypeError(
                 "attack: expected a Foolbox attack, e.g. foolbox.attacks.LinfPGD(), "
@@ -241,12 +193,11 @@ class FoolboxAttack(GroupAttack):
         """What this attack should see, as a Foolbox model, and the criterion."""
         labels = group.y if self.goal is Goal.ACCEPTED_MISTAKE else None
         watch = _Watch(_view(group.model, self.goal, labels), self.goal, group)
-        target = _classes()["FoolboxModel"](watch, self.goal, group.x.device)
+        target = FoolboxModel(watch, self.goal, group.x.device)
         return watch, target, target.criterion(group.x, group.y)
 
     def _epsilons(self, eps: float) -> dict[str, float | None]:
         """The budget, for the kinds of attacks that take one."""
-        foolbox = import_extra("foolbox")
         if "epsilons" not in inspect.signature(type(self.attack).__call__).parameters:
             return {}
         kind = _innermost(self.attack)
@@ -259,7 +210,7 @@ class FoolboxAttack(GroupAttack):
         Foolbox stops a whole batch with an error if a single image has none.
         """
         kind = _innermost(self.attack)
-        attacks = import_extra("foolbox").attacks
+        attacks = foolbox.attacks
         needless = isinstance(kind, attacks.fast_minimum_norm.FMNAttackLp) and not kind.init_attack
         if len(rows) == 0 or needless or not hasattr(kind, "init_attack"):
             return rows, {}
@@ -281,11 +232,9 @@ def _innermost(attack: Any) -> Any:
 
 def attack_by_name(name: str) -> FoolboxAttack:
     """Make a Foolbox attack with its default settings, by the name of its class or its alias."""
-    attacks = import_extra("foolbox.attacks")
-    base = import_extra("foolbox.attacks.base").Attack
     known: Registry[Any] = Registry("Foolbox attack")
-    for key, kind in vars(attacks).items():
-        if isinstance(kind, type) and issubclass(kind, base):
+    for key, kind in vars(foolbox.attacks).items():
+        if isinstance(kind, type) and issubclass(kind, foolbox.attacks.base.Attack):
             known.register(key)(kind)
     kind = known[name]
     try:

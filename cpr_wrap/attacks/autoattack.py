@@ -9,14 +9,13 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap._checks import check_eps, check_labels, import_extra
+from cpr_wrap._checks import import_extra
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.adapters import BaseLogits, GoalLogits
 from cpr_wrap.attacks.guests import Group, GroupAttack, Recognized, batch_seed, guest
@@ -129,8 +128,6 @@ class _AutoAttack(GroupAttack):
 
         APGD's random starts depend only on the seed and the image's number. Square draws per batch.
         """
-        check_eps(group.eps)
-        check_labels(group.y, len(group.x))
         norm = group.norm
         if threat(norm).name not in _NORMS:
             warnings.warn(
@@ -146,13 +143,14 @@ class _AutoAttack(GroupAttack):
             points = group.x.detach().clone(memory_format=torch.contiguous_format)
             if group.eps == 0:
                 return points
-            group = replace(group, x=points.clone(), y=group.y.long())
+            group = replace(group, x=points.clone())
             columns = self._look(group)(points)
             plan = self.plan(columns.shape[1], tuple(points.shape[1:]), norm)
             standing = columns.argmax(dim=1) == group.y
             for name in plan.components:
-                for rows, view in self._views(group, standing, name):
+                for rows in self._batches(group.y, standing.nonzero().squeeze(1), name):
                     part = group.take(rows)
+                    view = self._view(part, name)
                     attack = self._component(package, name, view, part, columns.shape[1])
                     found = attack.perturb(part.x.float(), part.y).to(points.dtype)
                     broken = self._look(part)(found).argmax(dim=1) != part.y
@@ -166,11 +164,13 @@ class _AutoAttack(GroupAttack):
     def _look(self, group: Group) -> nn.Module:
         """The columns of a whole group; the true class is the largest while an image stands."""
 
-    @abstractmethod
-    def _views(
-        self, group: Group, standing: Tensor, name: str
-    ) -> Iterator[tuple[Tensor, nn.Module]]:
-        """Rows `(M,)` that stand, and the view through which a component attacks them."""
+    def _batches(self, y: Tensor, rows: Tensor, name: str) -> list[Tensor]:  # noqa: ARG002
+        """Those of the rows `(M,)` that a component attacks together."""
+        return [rows] if len(rows) else []
+
+    def _view(self, group: Group, name: str) -> nn.Module:  # noqa: ARG002
+        """What a component sees while it attacks a group."""
+        return self._look(group)
 
     def _component(
         self, package: Any, name: str, view: nn.Module, group: Group, num_classes: int
@@ -236,14 +236,6 @@ class AutoAttackOnBase(_AutoAttack):
     def _look(self, group: Group) -> nn.Module:
         return BaseLogits(group.model, group.x.dtype)
 
-    def _views(
-        self, group: Group, standing: Tensor, name: str
-    ) -> Iterator[tuple[Tensor, nn.Module]]:
-        del name
-        rows = standing.nonzero().squeeze(1)
-        if len(rows):
-            yield rows, self._look(group)
-
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveAutoAttack(_AutoAttack):
@@ -262,16 +254,15 @@ class AdaptiveAutoAttack(_AutoAttack):
     def _look(self, group: Group) -> nn.Module:
         return GoalLogits(group.model, group.y, group.x.dtype)
 
-    def _views(
-        self, group: Group, standing: Tensor, name: str
-    ) -> Iterator[tuple[Tensor, nn.Module]]:
-        rows = standing.nonzero().squeeze(1)
-        if name.startswith("apgd") and len(rows):
-            yield rows, Recognized(group)
-            return
-        for label in group.y[rows].unique().tolist():
-            view = GoalLogits(group.model, label, group.x.dtype)
-            yield rows[group.y[rows] == label], view
+    def _batches(self, y: Tensor, rows: Tensor, name: str) -> list[Tensor]:
+        if name.startswith("apgd"):
+            return super()._batches(y, rows, name)
+        return [rows[y[rows] == label] for label in y[rows].unique()]
+
+    def _view(self, group: Group, name: str) -> nn.Module:
+        if name.startswith("apgd"):
+            return Recognized(group)
+        return GoalLogits(group.model, int(group.y[0]), group.x.dtype)
 
 
 def _square_fits(shape: tuple[int, ...], norm: str) -> bool:

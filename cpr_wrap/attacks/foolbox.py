@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap._checks import check_eps, check_labels, import_extra
+from cpr_wrap._checks import import_extra
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.adapters import LabelledLogits, RejectLogits
 from cpr_wrap.attacks.guests import Group, GroupAttack, batch_seed, guest
@@ -169,13 +169,10 @@ class FoolboxAttack(GroupAttack):
         points are returned unchanged. Foolbox draws per batch, so random starts depend on all
         images of it.
         """
-        threat(group.norm)
-        check_eps(group.eps)
-        check_labels(group.y, len(group.x))
         model, seed = group.model, batch_seed(group.seed, group.index)
         with guest(model, seed, logger="root", verbose=self.verbose):
             points = group.x.detach().clone().clamp_(0, 1)  # Foolbox refuses a pixel of 1 + 1e-7
-            group = replace(group, x=points, y=group.y.long())
+            group = replace(group, x=points)
             selection = model.judge(points)
             reached = self.goal.reached(selection.predicted, selection.accepted, group.y)
             rows, starts = self._starts(group, (~reached).nonzero().squeeze(1))

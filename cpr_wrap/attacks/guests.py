@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from cpr_wrap import noise
+from cpr_wrap._checks import check_eps, check_labels
 from cpr_wrap.attacks.adapters import GoalLogits
 from cpr_wrap.geometry import spread, threat
 from cpr_wrap.selective import SelectiveClassifier
@@ -133,18 +134,14 @@ class GroupAttack(ABC):
     """A proposer that is given what it attacks as one group."""
 
     def perturb(
-        self,
-        model: SelectiveClassifier,
-        x: Tensor,
-        y: Tensor,
-        eps: float,
-        *,
-        norm: str,
-        seed: int,
-        index: Tensor,
+        self, model: SelectiveClassifier, x: Tensor, y: Tensor, eps: float, **where: Any
     ) -> Tensor:
         """Propose one point per image; see `Proposer`."""
-        return self._points(Group(model, x, y, index, eps, norm, seed))
+        check_eps(eps)
+        check_labels(y, len(x))
+        group = Group(model, x, y.long(), eps=eps, **where)
+        threat(group.norm)
+        return self._points(group)
 
     @abstractmethod
     def _points(self, group: Group) -> Tensor:

@@ -10,6 +10,7 @@ from abc import abstractmethod
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import softsign
 
 from cpr_wrap.objective import Goal, View, margin
 from cpr_wrap.selective import SelectiveClassifier
@@ -33,11 +34,6 @@ def log_odds(logits: Tensor) -> Tensor:
     log_p = logits.log_softmax(dim=1).scatter(1, top, -1.0)
     odds = log_p - torch.log1p(-log_p.exp())
     return odds.scatter(1, top, logits.gather(1, top) - rest)
-
-
-def squash(value: Tensor) -> Tensor:
-    """Map the real line into (-1, 1), order and sign kept."""
-    return value / (1 + value.abs())
 
 
 def _ask(model: SelectiveClassifier, z: Tensor) -> tuple[View, Tensor, Tensor]:
@@ -159,7 +155,8 @@ def _costly(model: SelectiveClassifier, z: Tensor, label: Tensor) -> tuple[Tenso
 
 def _staged(accepted: Tensor, slack: Tensor) -> Tensor:
     """Stages 2 and 3 of the true class's lead `(N,)`, from verdicts and slacks `(N,)`."""
-    return torch.where(accepted, -_LEAD - squash(slack), _LEAD + (_STAGE - _LEAD) * squash(-slack))
+    missing = _LEAD + (_STAGE - _LEAD) * softsign(-slack)
+    return torch.where(accepted, -_LEAD - softsign(slack), missing)
 
 
 class RejectLogits(_Adapter):

@@ -10,6 +10,7 @@ import importlib.util
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from cpr_wrap._checks import import_extra
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.adapters import BaseLogits, GoalLogits
-from cpr_wrap.attacks.guests import Group, GroupAttack, Recognized, batch_seed, guest
+from cpr_wrap.attacks.guests import Group, GroupAttack, batch_seed, guest
 from cpr_wrap.geometry import threat
 
 PACKAGES = ("pyautoattack", "autoattack")
@@ -150,9 +151,11 @@ class _AutoAttack(GroupAttack):
             for name in plan.components:
                 for rows in self._batches(group.y, standing.nonzero().squeeze(1), name):
                     part = group.take(rows)
-                    view = self._view(part, name)
-                    attack = self._component(package, name, view, part, columns.shape[1])
-                    found = attack.perturb(part.x.float(), part.y).to(points.dtype)
+                    attack = self._component(package, name, part, columns.shape[1])
+                    if name.startswith("apgd"):
+                        found = self._climb(attack, part, name).to(points.dtype)
+                    else:
+                        found = attack.perturb(part.x.float(), part.y).to(points.dtype)
                     broken = self._look(part)(found).argmax(dim=1) != part.y
                     points[rows[broken]] = found[broken]
                     standing[rows[broken]] = False
@@ -168,15 +171,33 @@ class _AutoAttack(GroupAttack):
         """Those of the rows `(M,)` that a component attacks together."""
         return [rows] if len(rows) else []
 
-    def _view(self, group: Group, name: str) -> nn.Module:  # noqa: ARG002
-        """What a component sees while it attacks a group."""
-        return self._look(group)
+    def _climb(self, attack: Any, group: Group, name: str) -> Tensor:
+        """APGD's `perturb`, but from starts of ours, with views that know whose points they see.
 
-    def _component(
-        self, package: Any, name: str, view: nn.Module, group: Group, num_classes: int
-    ) -> Any:
+        Each restart, and for APGD-T each target, is for the images that still stand.
+        """
+        x = group.x.float()
+        attack.init_hyperparam(x)
+        found, standing = x.clone(), attack.model(x).argmax(dim=1) == group.y
+        targets = range(2, attack.n_target_classes + 2) if name == "apgd-t" else (None,)
+        for turn, (target, _) in enumerate(product(targets, range(attack.n_restarts))):
+            rows = standing.nonzero().squeeze(1)
+            if not len(rows):
+                break
+            part, images = group.take(rows), x[rows]
+            attack.model = self._look(part)
+            if target is not None:
+                attack.y_target = attack.model(images).sort(dim=1).indices[:, -target]
+            start = part.start(images, name, turn)
+            _, holds, _, points = attack.attack_single_run(images, part.y, x_init=start)
+            broken = holds == 0
+            found[rows[broken]] = points[broken]
+            standing[rows[broken]] = False
+        return found
+
+    def _component(self, package: Any, name: str, group: Group, num_classes: int) -> Any:
         """One of AutoAttack's attacks, set up as the version and our settings want it."""
-        version = VERSIONS[self.version]
+        version, view = VERSIONS[self.version], self._look(group)
         # Keywords that both packages know.
         common = {"norm": group.norm, "eps": group.eps, "device": group.x.device}
         common["seed"] = batch_seed(group.seed, group.index)
@@ -199,8 +220,6 @@ class _AutoAttack(GroupAttack):
             attack.n_queries = self.n_queries
         if name in ("apgd-ce", "apgd-dlr"):
             attack.loss = name.removeprefix("apgd-")
-        if name.startswith("apgd"):
-            attack.attack_single_run = group.climb(attack.attack_single_run, name, view)
         attack.verbose = self.verbose
         return attack
 
@@ -252,17 +271,14 @@ class AdaptiveAutoAttack(_AutoAttack):
     _title = "adaptive AutoAttack"
 
     def _look(self, group: Group) -> nn.Module:
-        return GoalLogits(group.model, group.y, group.x.dtype)
+        # The one class also of those parts of a batch that FAB and Square ask about.
+        one = bool((group.y == group.y[0]).all())
+        return GoalLogits(group.model, int(group.y[0]) if one else group.y, group.x.dtype)
 
     def _batches(self, y: Tensor, rows: Tensor, name: str) -> list[Tensor]:
         if name.startswith("apgd"):
             return super()._batches(y, rows, name)
         return [rows[y[rows] == label] for label in y[rows].unique()]
-
-    def _view(self, group: Group, name: str) -> nn.Module:
-        if name.startswith("apgd"):
-            return Recognized(group)
-        return GoalLogits(group.model, int(group.y[0]), group.x.dtype)
 
 
 def _square_fits(shape: tuple[int, ...], norm: str) -> bool:

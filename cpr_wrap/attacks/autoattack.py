@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from abc import abstractmethod
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -64,8 +63,30 @@ class Plan(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _AutoAttack(GroupAttack):
-    """The two ways share everything but what AutoAttack gets to see."""
+class AutoAttackOnBase(GroupAttack):
+    """AutoAttack on the network's k class logits, as the paper runs it.
+
+    It stops at the first mistake of the bare network. The evaluation then judges whether the rule
+    accepts that point. Images that the network misclassifies already are returned unchanged.
+
+    Attributes:
+        version: `standard` (APGD-CE, APGD-T, FAB-T and Square as published, up to 9,800 passes per
+            image), `plus`, or `small` (APGD-CE of 20 iterations and APGD-T of 20 iterations on
+            the 3 likeliest targets, below 200 passes).
+        components: Attacks to run instead of the version's: `apgd-ce`, `apgd-dlr`, `apgd-t`, `fab`,
+            `fab-t`, `square`.
+        n_iter: Iterations of APGD and FAB; None for the version's default.
+        n_restarts: Restarts of every component; None for the version's default.
+        n_targets: Targets of APGD-T and FAB-T, at most k - 1; None for the version's default.
+        n_queries: Queries of Square; None for the version's default.
+        package: `pyautoattack`, `autoattack`, or `auto` for whichever is installed.
+        verbose: Whether the package may print.
+
+    Example:
+        >>> plan = AutoAttackOnBase(version="small").plan(10, (1, 28, 28), "Linf")
+        >>> plan.components
+        ('apgd-ce', 'apgd-t')
+    """
 
     version: str = "standard"
     components: tuple[str, ...] | None = None
@@ -76,7 +97,7 @@ class _AutoAttack(GroupAttack):
     package: Literal["auto", "pyautoattack", "autoattack"] = "auto"
     verbose: bool = False
 
-    _title: ClassVar[str]
+    _title: ClassVar[str] = "AutoAttack"
 
     def __post_init__(self) -> None:
         VERSIONS[self.version]
@@ -163,9 +184,9 @@ class _AutoAttack(GroupAttack):
             warnings.warn(f"{self.name}: {note}", stacklevel=3)
         return points
 
-    @abstractmethod
     def _look(self, group: Group) -> nn.Module:
         """The columns of a whole group; the true class is the largest while an image stands."""
+        return BaseLogits(group.model, group.x.dtype)
 
     def _batches(self, y: Tensor, rows: Tensor, name: str) -> list[Tensor]:  # noqa: ARG002
         """Those of the rows `(M,)` that a component attacks together."""
@@ -225,39 +246,7 @@ class _AutoAttack(GroupAttack):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoAttackOnBase(_AutoAttack):
-    """AutoAttack on the network's k class logits, as the paper runs it.
-
-    It stops at the first mistake of the bare network. The evaluation then judges whether the rule
-    accepts that point. Images that the network misclassifies already are returned unchanged.
-
-    Attributes:
-        version: `standard` (APGD-CE, APGD-T, FAB-T and Square as published, up to 9,800 passes per
-            image), `plus`, or `small` (APGD-CE of 20 iterations and APGD-T of 20 iterations on
-            the 3 likeliest targets, below 200 passes).
-        components: Attacks to run instead of the version's: `apgd-ce`, `apgd-dlr`, `apgd-t`, `fab`,
-            `fab-t`, `square`.
-        n_iter: Iterations of APGD and FAB; None for the version's default.
-        n_restarts: Restarts of every component; None for the version's default.
-        n_targets: Targets of APGD-T and FAB-T, at most k - 1; None for the version's default.
-        n_queries: Queries of Square; None for the version's default.
-        package: `pyautoattack`, `autoattack`, or `auto` for whichever is installed.
-        verbose: Whether the package may print.
-
-    Example:
-        >>> plan = AutoAttackOnBase(version="small").plan(10, (1, 28, 28), "Linf")
-        >>> plan.components
-        ('apgd-ce', 'apgd-t')
-    """
-
-    _title = "AutoAttack"
-
-    def _look(self, group: Group) -> nn.Module:
-        return BaseLogits(group.model, group.x.dtype)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdaptiveAutoAttack(_AutoAttack):
+class AdaptiveAutoAttack(AutoAttackOnBase):
     """AutoAttack's components with our goal: a point counts if it is accepted and wrong.
 
     The components see `GoalLogits`, which depends on the true class, but AutoAttack passes points
@@ -268,7 +257,7 @@ class AdaptiveAutoAttack(_AutoAttack):
 
     version: str = "small"
 
-    _title = "adaptive AutoAttack"
+    _title: ClassVar[str] = "adaptive AutoAttack"
 
     def _look(self, group: Group) -> nn.Module:
         # The one class also of those parts of a batch that FAB and Square ask about.

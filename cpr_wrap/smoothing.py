@@ -59,7 +59,6 @@ def _clamp(min: Any = None, max: Any = None) -> _Shape | None:  # noqa: A002
 
 
 _RELU = _Shape(0, ((0, 1),))
-_HARDSIGMOID = _Shape(0, ((-3, 1 / 6), (3, -1 / 6)))
 
 # From a function's arguments after its input to its shape. `_` is `inplace`, looked at elsewhere.
 _SHAPES: dict[str, Callable[..., _Shape | None]] = {
@@ -69,7 +68,7 @@ _SHAPES: dict[str, Callable[..., _Shape | None]] = {
         negative_slope, ((0, 1 - negative_slope),)
     ),
     "hardtanh": lambda min_val=-1.0, max_val=1.0, _=False: _clamp(min_val, max_val),
-    "hardsigmoid": lambda _=False: _HARDSIGMOID,
+    "hardsigmoid": lambda _=False: _Shape(0, ((-3, 1 / 6), (3, -1 / 6))),
     "clamp": _clamp,
     "clip": _clamp,
     "clamp_min": _clamp,

@@ -50,16 +50,13 @@ class _Adapter(nn.Module):
     alone, and its parameters take no part in the graph, so that `backward()` leaves them alone.
     """
 
+    model: SelectiveClassifier
+
     def __init__(self, model: SelectiveClassifier, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self._held = (model,)
+        vars(self)["model"] = model  # past nn.Module, which would make it a part of the adapter
         self._dtype = dtype
         self.training = False
-
-    @property
-    def model(self) -> SelectiveClassifier:
-        """The selective classifier behind the columns."""
-        return self._held[0]
 
     @abstractmethod
     def columns(self, z: Tensor) -> Tensor:

@@ -57,16 +57,13 @@ def to_foolbox(
     """
     if goal not in (Goal.ACCEPTED_MISTAKE, Goal.REJECTED):
         raise ValueError(f"goal: expected ACCEPTED_MISTAKE or REJECTED, got {goal}")
-    return FoolboxModel(_view(model, goal, labels), goal, device or network_device(model))
-
-
-def _view(model: SelectiveClassifier, goal: Goal, labels: Tensor | None) -> RejectLogits:
-    """The columns for a goal."""
     if labels is None:
-        return RejectLogits(model, goal)
-    if goal is Goal.REJECTED:
+        view = RejectLogits(model, goal)
+    elif goal is Goal.REJECTED:
         raise ValueError("labels: expected None for the goal REJECTED, which does not use them")
-    return LabelledLogits(model, labels)
+    else:
+        view = LabelledLogits(model, labels)
+    return FoolboxModel(view, goal, device or network_device(model))
 
 
 class AcceptedMisclassification(foolbox.criteria.Misclassification):  # type: ignore[misc, name-defined]
@@ -124,7 +121,7 @@ class FoolboxModel(foolbox.models.PyTorchModel):  # type: ignore[misc, name-defi
 
     def __init__(self, view: nn.Module, goal: Goal, device: torch.device | str) -> None:
         super().__init__(view, bounds=(0, 1), device=device)
-        self.goal = goal
+        self.view, self.goal = view, goal
 
     def criterion(self, x: Tensor, y: Tensor) -> Any:
         """What counts as a success for images `(N, ...)` of true classes `(N,)`."""
@@ -177,21 +174,22 @@ class FoolboxAttack(GroupAttack):
             reached = self.goal.reached(selection.predicted, selection.accepted, group.y)
             rows, starts = self._starts(group, (~reached).nonzero().squeeze(1))
             if len(rows):
-                watch, target, criterion = self._target(group.take(rows))
+                part = group.take(rows)
+                target = self._target(part)
+                criterion = target.criterion(part.x, part.y)
+                closest = _Closest(target.view, self.goal, part)
                 given = {**self._epsilons(group.eps), **starts}
                 try:
-                    found, _, _ = self.attack(target, points[rows], criterion, **given)
+                    found, _, _ = self.attack(target, part.x, criterion, **given)
                 except ValueError as error:
                     raise ValueError(f"{self.name}, goal {self.goal.value!r}: {error}") from error
-                points[rows] = watch.best_or(found.to(points.dtype))
+                points[rows] = closest.best_or(found.to(points.dtype))
         return points
 
-    def _target(self, group: Group) -> tuple[_Watch, Any, Any]:
-        """What this attack should see, as a Foolbox model, and the criterion."""
+    def _target(self, group: Group) -> Any:
+        """What this attack should see, as a Foolbox model."""
         labels = group.y if self.goal is Goal.ACCEPTED_MISTAKE else None
-        watch = _Watch(_view(group.model, self.goal, labels), self.goal, group)
-        target = FoolboxModel(watch, self.goal, group.x.device)
-        return watch, target, target.criterion(group.x, group.y)
+        return to_foolbox(group.model, goal=self.goal, labels=labels, device=group.x.device)
 
     def _epsilons(self, eps: float) -> dict[str, float | None]:
         """The budget, for the kinds of attacks that take one."""
@@ -214,8 +212,10 @@ class FoolboxAttack(GroupAttack):
         first = kind.init_attack or attacks.LinearSearchBlendedUniformNoiseAttack(
             directions=self.directions, steps=50
         )
-        _, target, criterion = self._target(group.take(rows))
-        starts = first.run(target, group.x[rows], criterion)
+        part = group.take(rows)
+        target = self._target(part)
+        criterion = target.criterion(part.x, part.y)
+        starts = first.run(target, part.x, criterion)
         good = criterion(starts, target(starts))
         return rows[good], {"starting_points": starts[good]}
 
@@ -243,29 +243,24 @@ def attack_by_name(name: str) -> FoolboxAttack:
         ) from error
 
 
-class _Watch(nn.Module):
-    """Passes points on to a view and remembers for each image the closest that reached the goal.
+class _Closest:
+    """For each image the closest point at which the goal was reached, of all that a view saw.
 
     Many attacks return the last point they were at and not the best: in a thin zone of rejection a
     fixed step goes through and out again.
     """
 
-    def __init__(self, view: RejectLogits, goal: Goal, group: Group) -> None:
-        super().__init__()
-        self.training = False
-        self._view, self._goal, self._threat = view, goal, threat(group.norm)
+    def __init__(self, view: nn.Module, goal: Goal, group: Group) -> None:
+        self._goal, self._threat = goal, threat(group.norm)
         self._x, self._y, self._best = group.x, group.y, group.x
         self._distance = self._threat.distance(group.x, group.x) + torch.inf
+        view.register_forward_hook(self._see)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The view's columns `(N, k + 1)`."""
-        columns: Tensor = self._view(x)
-        if x.shape == self._x.shape:
-            self._remember(x.detach(), columns.detach())
-        return columns
-
-    def _remember(self, x: Tensor, columns: Tensor) -> None:
-        answer, last = columns.argmax(dim=1), columns.shape[1] - 1
+    def _see(self, view: nn.Module, points: tuple[Tensor], columns: Tensor) -> None:  # noqa: ARG002
+        x = points[0].detach()
+        if x.shape != self._x.shape:
+            return
+        answer, last = columns.detach().argmax(dim=1), columns.shape[1] - 1
         reached = self._goal.reached(answer, answer != last, self._y)
         distance = self._threat.distance(x, self._x)
         closer = reached & (distance < self._distance)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap._checks import import_extra
+from cpr_wrap._checks import check_count, import_extra
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.adapters import BaseLogits, GoalLogits
 from cpr_wrap.attacks.guests import Group, GroupAttack, batch_seed, guest
@@ -109,9 +109,8 @@ class AutoAttackOnBase(GroupAttack):
         if self.components == ():
             raise ValueError("components: expected at least one, or None for the version's own")
         for name in ("n_iter", "n_restarts", "n_targets", "n_queries"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: expected at least 1, got {value}")
+            if getattr(self, name) is not None:
+                check_count(getattr(self, name), name)
         if self.package not in ("auto", *PACKAGES):
             raise ValueError(
                 f"package: expected auto, {' or '.join(PACKAGES)}, got {self.package!r}"

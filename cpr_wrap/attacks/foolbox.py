@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap._checks import import_extra
+from cpr_wrap._checks import check_count, import_extra
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.adapters import LabelledLogits, RejectLogits
 from cpr_wrap.attacks.guests import Group, GroupAttack, batch_seed, guest
@@ -150,8 +150,7 @@ class FoolboxAttack(GroupAttack):
             )
         if self.goal not in (Goal.ACCEPTED_MISTAKE, Goal.REJECTED):
             raise ValueError(f"goal: expected ACCEPTED_MISTAKE or REJECTED, got {self.goal}")
-        if self.directions < 1:
-            raise ValueError(f"directions: expected at least 1, got {self.directions}")
+        check_count(self.directions, "directions")
 
     @property
     def name(self) -> str:

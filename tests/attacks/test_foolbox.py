@@ -291,7 +291,9 @@ def test_settings_are_checked():
         FoolboxAttack("LinfPGD")
     with pytest.raises(ValueError, match="goal: expected ACCEPTED_MISTAKE or REJECTED"):
         FoolboxAttack(ATTACKS["LinfPGD"], goal=Goal.MISTAKE)
-    with pytest.raises(ValueError, match="directions: expected at least 1, got 0"):
+    with pytest.raises(
+        ValueError, match="directions: expected a whole number of at least 1, got 0"
+    ):
         FoolboxAttack(ATTACKS["LinfPGD"], directions=0)
     with pytest.raises(ValueError, match="goal: expected ACCEPTED_MISTAKE or REJECTED"):
         to_foolbox(curved(), goal=Goal.MISTAKE)

@@ -166,16 +166,27 @@ class RejectLogits(_Adapter):
     - `ACCEPTED_MISTAKE`: a class's column is its log-odds at z, plus those at T(z) where the rule
       has a T; the reject column has no gradient and stays low until it must be the largest. An
       attack that wants anything but the true class does not settle for a rejection.
+
+    After accepted mistakes, `labels` may tell the true classes of a batch `(N,)`. Batches of as
+    many points then get the classes of `GoalLogits` and the lowest reject column: a rejected point
+    shows its true class.
     """
 
     def __init__(
-        self, model: SelectiveClassifier, goal: Goal, dtype: torch.dtype | None = None
+        self,
+        model: SelectiveClassifier,
+        goal: Goal,
+        dtype: torch.dtype | None = None,
+        labels: Tensor | None = None,
     ) -> None:
         super().__init__(model, dtype)
-        self.goal = goal
+        self.goal, self.labels = goal, labels
 
     def columns(self, z: Tensor) -> Tensor:
         """Classes and rejection `(N, k + 1)`."""
+        if self.labels is not None and len(z) == len(self.labels):
+            classes = GoalLogits(self.model, self.labels).columns(z)
+            return torch.cat([classes, classes.detach().amin(dim=1, keepdim=True) - 1], dim=1)
         view, accepted, slack = _ask(self.model, z)
         odds = log_odds(view.logits)
         if self.goal is Goal.REJECTED:
@@ -187,27 +198,6 @@ class RejectLogits(_Adapter):
             reject = torch.where(accepted, low - 1, high)
         winner = torch.where(accepted, view.predicted, odds.shape[1])
         return _crowned(torch.cat([classes, reject[:, None]], dim=1), winner)
-
-
-class LabelledLogits(RejectLogits):
-    """k + 1 columns for images whose true classes `(N,)` are known, after accepted mistakes.
-
-    For batches of as many points as there are labels the classes are those of `GoalLogits` and the
-    reject column is the lowest: a rejected point shows its true class. Other batches get the
-    columns of `RejectLogits`.
-    """
-
-    def __init__(self, model: SelectiveClassifier, labels: Tensor) -> None:
-        super().__init__(model, Goal.ACCEPTED_MISTAKE)
-        self._goal_logits = GoalLogits(model, labels)
-        self._count = len(labels)
-
-    def columns(self, z: Tensor) -> Tensor:
-        """Classes and rejection `(N, k + 1)`."""
-        if len(z) != self._count:
-            return super().columns(z)
-        classes = self._goal_logits.columns(z)
-        return torch.cat([classes, classes.detach().amin(dim=1, keepdim=True) - 1], dim=1)
 
 
 def _crowned(columns: Tensor, winner: Tensor) -> Tensor:

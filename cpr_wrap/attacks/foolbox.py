@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cpr_wrap._checks import check_count, import_extra
 from cpr_wrap._registry import Registry
-from cpr_wrap.attacks.adapters import LabelledLogits, RejectLogits
+from cpr_wrap.attacks.adapters import RejectLogits
 from cpr_wrap.attacks.guests import Group, GroupAttack, batch_seed, guest
 from cpr_wrap.geometry import spread, threat
 from cpr_wrap.objective import Goal
@@ -39,9 +39,8 @@ def to_foolbox(
         model: The selective classifier; it is not moved to another device.
         goal: What the attack searches for. `ACCEPTED_MISTAKE` goes with the criterion
             `AcceptedMisclassification`, `REJECTED` with `Rejected`.
-        labels: True classes `(N,)` of the images to attack, for the stronger columns of
-            `LabelledLogits`: a rejected point then shows its true class. Only for accepted
-            mistakes.
+        labels: True classes `(N,)` of the images to attack, for stronger columns: a rejected point
+            then shows its true class. Only for accepted mistakes.
         device: Device of the model, if it has no parameters.
 
     Returns:
@@ -57,12 +56,9 @@ def to_foolbox(
     """
     if goal not in (Goal.ACCEPTED_MISTAKE, Goal.REJECTED):
         raise ValueError(f"goal: expected ACCEPTED_MISTAKE or REJECTED, got {goal}")
-    if labels is None:
-        view = RejectLogits(model, goal)
-    elif goal is Goal.REJECTED:
+    if goal is Goal.REJECTED and labels is not None:
         raise ValueError("labels: expected None for the goal REJECTED, which does not use them")
-    else:
-        view = LabelledLogits(model, labels)
+    view = RejectLogits(model, goal, labels=labels)
     return FoolboxModel(view, goal, device or network_device(model))
 
 

@@ -10,7 +10,6 @@ from cpr_wrap import RULES
 from cpr_wrap.attacks.adapters import (
     BaseLogits,
     GoalLogits,
-    LabelledLogits,
     RejectLogits,
     log_odds,
 )
@@ -200,10 +199,10 @@ def test_for_mistakes_the_reject_column_has_no_gradient_and_stays_low():
     assert (way > 0).all()
 
 
-def test_labelled_logits_are_goal_logits_for_their_batch_and_reject_logits_for_others():
+def test_with_labels_reject_logits_are_goal_logits_for_a_batch_of_as_many_points():
     model, x = make("cpr"), pixels(30)
     y = torch.arange(30) % CLASSES
-    view = LabelledLogits(model, y)
+    view = RejectLogits(model, Goal.ACCEPTED_MISTAKE, labels=y)
     columns = view(x)
     assert torch.equal(columns[:, :CLASSES], GoalLogits(model, y)(x))
     assert (columns[:, CLASSES] < columns[:, :CLASSES].amin(dim=1)).all()
@@ -217,7 +216,7 @@ every_view = pytest.mark.parametrize(
         lambda model: GoalLogits(model, 1),
         lambda model: RejectLogits(model, Goal.REJECTED),
         lambda model: RejectLogits(model, Goal.ACCEPTED_MISTAKE),
-        lambda model: LabelledLogits(model, torch.arange(6) % CLASSES),
+        lambda model: RejectLogits(model, Goal.ACCEPTED_MISTAKE, labels=torch.arange(6) % CLASSES),
     ],
 )
 

@@ -112,9 +112,7 @@ class GoalLogits(_Adapter):
 
     def columns(self, z: Tensor) -> Tensor:
         """The true class's lead in its column, the others relative to their best `(N, k)`."""
-        label = self.label
-        if not isinstance(label, Tensor):
-            label = torch.full((len(z),), label, device=z.device)
+        label = torch.as_tensor(self.label, device=z.device).expand(len(z))
         measure = _cheap if self.model.rule.cost.total == 1 else _costly
         odds, lead = measure(self.model, z, label)
         rivals = odds.scatter(1, label[:, None], -torch.inf)

@@ -22,24 +22,27 @@ def plain_repr(thing: Any) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
 
 
-def source_text(thing: Any) -> str:
+def source_text(thing: Any, depth: int = 3) -> str:
     """Describe code so that the text changes with what it computes.
 
-    It is the source of the module that defines it, with defaults and what it closes over. Code
-    without a readable source, e.g. typed at a prompt, tells its version in an attribute `revision`.
+    It is the source of the module that defines it, with defaults and what it closes over, `depth`
+    functions and objects deep. Code without a readable source, e.g. typed at a prompt, tells its
+    version in an attribute `revision`.
     """
     if isinstance(thing, functools.partial):
-        return f"{source_text(thing.func)} {value_text(thing.args)} {value_text(thing.keywords)}"
+        return f"{source_text(thing.func, depth)} {value_text([thing.args, thing.keywords], depth)}"
     if inspect.ismethod(thing):
-        return f"{source_text(thing.__func__)} {_state(thing.__self__)}"
+        return f"{source_text(thing.__func__, depth)} {_state(thing.__self__, depth)}"
     if not (inspect.isfunction(thing) or inspect.isclass(thing)):
-        return f"{source_text(type(thing))} {_state(thing)}"
-    name = f"{thing.__module__}.{thing.__qualname__}"
+        return f"{source_text(type(thing), depth)} {_state(thing, depth)}"
+    name = _name(thing)
+    if depth == 0:
+        return name
     revision = getattr(thing, "revision", None)
     if isinstance(revision, str | int):
         return f"{name} revision {revision}"
     line = thing.__code__.co_firstlineno if inspect.isfunction(thing) else 0  # tells lambdas apart
-    return f"{name}:{line} {_closed(thing)} {_source(thing, name)}"
+    return f"{name}:{line} {_closed(thing, depth - 1)} {_source(thing, name)}"
 
 
 def _source(thing: Any, name: str) -> str:
@@ -77,7 +80,7 @@ def value_text(value: Any, depth: int = 3) -> str:
         return digest(plain_repr(value), *(p for p in held if isinstance(p, str | Tensor)))
     if inspect.isroutine(value) or isinstance(value, type | functools.partial):
         try:
-            return _name(value) if _is_foreign(value) else source_text(value)
+            return _name(value) if _is_foreign(value) else source_text(value, depth)
         except ValueError:
             return _name(value)
     if not hasattr(value, "__dict__") or depth == 0:
@@ -95,22 +98,22 @@ def _is_foreign(thing: Any) -> bool:
     return inspect.isbuiltin(thing) or home in ("None", "builtins", "torch")
 
 
-def _closed(thing: Any) -> str:
+def _closed(thing: Any, depth: int) -> str:
     """Defaults, and what a function closes over."""
     if not inspect.isfunction(thing):
         return ""
-    cells = [cell.cell_contents for cell in thing.__closure__ or () if _filled(cell)]
-    functions = [source_text(each) for each in cells if inspect.isfunction(each)]
-    data = [value_text(each) for each in cells if isinstance(each, (*_PLAIN, *_DATA))]
-    return " ".join([repr(thing.__defaults__), repr(thing.__kwdefaults__), *functions, *data])
+    parts = [repr(thing.__defaults__), repr(thing.__kwdefaults__)]
+    for cell in thing.__closure__ or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+        if inspect.isfunction(held):
+            parts.append(source_text(held, depth))
+        elif isinstance(held, (*_PLAIN, *_DATA)):
+            parts.append(value_text(held, depth))
+    return " ".join(parts)
 
 
-def _filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:  # not filled yet
-        return False
-
-
-def _state(thing: Any) -> str:
-    return value_text(getattr(thing, "__dict__", {}))
+def _state(thing: Any, depth: int) -> str:
+    return value_text(getattr(thing, "__dict__", {}), depth)

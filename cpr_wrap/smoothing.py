@@ -59,7 +59,6 @@ def _clamp(min: Any = None, max: Any = None) -> _Shape | None:  # noqa: A002
 
 
 _RELU = _Shape(0, ((0, 1),))
-_HARDSIGMOID = _Shape(0, ((-3, 1 / 6), (3, -1 / 6)))
 
 # From a function's arguments after its input to its shape. `_` is `inplace`, looked at elsewhere.
 _SHAPES: dict[str, Callable[..., _Shape | None]] = {
@@ -69,7 +68,7 @@ _SHAPES: dict[str, Callable[..., _Shape | None]] = {
         negative_slope, ((0, 1 - negative_slope),)
     ),
     "hardtanh": lambda min_val=-1.0, max_val=1.0, _=False: _clamp(min_val, max_val),
-    "hardsigmoid": lambda _=False: _HARDSIGMOID,
+    "hardsigmoid": lambda _=False: _Shape(0, ((-3, 1 / 6), (3, -1 / 6))),
     "clamp": _clamp,
     "clip": _clamp,
     "clamp_min": _clamp,
@@ -253,18 +252,17 @@ _REPLACEMENTS: dict[Any, _Replacement] = {
 STRENGTH = 0.15
 """Width of the smoothing, as a share of the spread of a function's inputs."""
 
-_entered = 0
-_switched_off = 0
+_blocks: list[bool] = []  # that the code runs in, from the outside: `smoothed`, or not
 
 
 def active() -> bool:
     """Whether gradients of what is computed now would be smoothed."""
-    return _entered > 0 and not _switched_off
+    return bool(_blocks) and all(_blocks)
 
 
 def untouched() -> bool:
     """Whether the code runs outside of `smoothed` and of `exact`."""
-    return _entered == _switched_off == 0
+    return not _blocks
 
 
 @contextmanager
@@ -280,12 +278,11 @@ def exact() -> Iterator[None]:
         >>> torch.autograd.grad(y.sum(), x)[0].tolist()
         [[0.0, 1.0]]
     """
-    global _switched_off
-    _switched_off += 1
+    _blocks.append(False)
     try:
         yield
     finally:
-        _switched_off -= 1
+        _blocks.pop()
 
 
 def obstacle(network: nn.Module) -> str:
@@ -332,14 +329,12 @@ class smoothed(TorchFunctionMode):
         self.replaced = 0
 
     def __enter__(self) -> Self:
-        global _entered
-        _entered += 1
+        _blocks.append(True)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
-        global _entered
-        _entered -= 1
+        _blocks.pop()
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
@@ -364,7 +359,7 @@ class smoothed(TorchFunctionMode):
 
 def _concerns(args: tuple[Any, ...]) -> bool:
     """Whether a gradient will be asked of a call, and it is on samples with features."""
-    if _switched_off or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    if not all(_blocks) or torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False
     if not any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
         return False

@@ -128,6 +128,26 @@ def test_code_that_cannot_be_read_is_known_by_its_name():
     assert value_text(Callable(world["f"])) == "Callable [['n', nowhere.f]]"
 
 
+def test_functions_that_call_themselves_or_each_other_end():
+    def there(x):
+        return back(x - 1) if x else there
+
+    def back(x):
+        return there(x), them
+
+    them = [there, back]
+    assert source_text(there) == source_text(there)
+    assert value_text(them) == value_text(them)
+
+
+def test_a_function_without_source_is_refused_inside_another_too():
+    world = {}
+    exec("def f(x): return x", world)
+    world["f"].__module__ = "nowhere"
+    with pytest.raises(ValueError, match=r"source of nowhere\.f cannot be read"):
+        source_text(holding(world["f"]))
+
+
 def test_an_empty_cell_is_no_trap():
     def outer():
         def inner():

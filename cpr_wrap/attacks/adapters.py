@@ -10,6 +10,7 @@ from abc import abstractmethod
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import softsign
 
 from cpr_wrap.objective import Goal, View, margin
 from cpr_wrap.selective import SelectiveClassifier
@@ -35,11 +36,6 @@ def log_odds(logits: Tensor) -> Tensor:
     return odds.scatter(1, top, logits.gather(1, top) - rest)
 
 
-def squash(value: Tensor) -> Tensor:
-    """Map the real line into (-1, 1), order and sign kept."""
-    return value / (1 + value.abs())
-
-
 def _ask(model: SelectiveClassifier, z: Tensor) -> tuple[View, Tensor, Tensor]:
     """What the model says about points `(N, ...)`, with graph; its verdicts and slacks `(N,)`."""
     view = model.rule.view(model, z, verdict=True, path=(1.0,))
@@ -54,16 +50,13 @@ class _Adapter(nn.Module):
     alone, and its parameters take no part in the graph, so that `backward()` leaves them alone.
     """
 
+    model: SelectiveClassifier
+
     def __init__(self, model: SelectiveClassifier, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self._held = (model,)
+        vars(self)["model"] = model  # past nn.Module, which would make it a part of the adapter
         self._dtype = dtype
         self.training = False
-
-    @property
-    def model(self) -> SelectiveClassifier:
-        """The selective classifier behind the columns."""
-        return self._held[0]
 
     @abstractmethod
     def columns(self, z: Tensor) -> Tensor:
@@ -119,9 +112,7 @@ class GoalLogits(_Adapter):
 
     def columns(self, z: Tensor) -> Tensor:
         """The true class's lead in its column, the others relative to their best `(N, k)`."""
-        label = self.label
-        if not isinstance(label, Tensor):
-            label = torch.full((len(z),), label, device=z.device)
+        label = torch.as_tensor(self.label, device=z.device).expand(len(z))
         measure = _cheap if self.model.rule.cost.total == 1 else _costly
         odds, lead = measure(self.model, z, label)
         rivals = odds.scatter(1, label[:, None], -torch.inf)
@@ -159,7 +150,8 @@ def _costly(model: SelectiveClassifier, z: Tensor, label: Tensor) -> tuple[Tenso
 
 def _staged(accepted: Tensor, slack: Tensor) -> Tensor:
     """Stages 2 and 3 of the true class's lead `(N,)`, from verdicts and slacks `(N,)`."""
-    return torch.where(accepted, -_LEAD - squash(slack), _LEAD + (_STAGE - _LEAD) * squash(-slack))
+    missing = _LEAD + (_STAGE - _LEAD) * softsign(-slack)
+    return torch.where(accepted, -_LEAD - softsign(slack), missing)
 
 
 class RejectLogits(_Adapter):
@@ -172,16 +164,27 @@ class RejectLogits(_Adapter):
     - `ACCEPTED_MISTAKE`: a class's column is its log-odds at z, plus those at T(z) where the rule
       has a T; the reject column has no gradient and stays low until it must be the largest. An
       attack that wants anything but the true class does not settle for a rejection.
+
+    After accepted mistakes, `labels` may tell the true classes of a batch `(N,)`. Batches of as
+    many points then get the classes of `GoalLogits` and the lowest reject column: a rejected point
+    shows its true class.
     """
 
     def __init__(
-        self, model: SelectiveClassifier, goal: Goal, dtype: torch.dtype | None = None
+        self,
+        model: SelectiveClassifier,
+        goal: Goal,
+        dtype: torch.dtype | None = None,
+        labels: Tensor | None = None,
     ) -> None:
         super().__init__(model, dtype)
-        self.goal = goal
+        self.goal, self.labels = goal, labels
 
     def columns(self, z: Tensor) -> Tensor:
         """Classes and rejection `(N, k + 1)`."""
+        if self.labels is not None and len(z) == len(self.labels):
+            classes = GoalLogits(self.model, self.labels).columns(z)
+            return torch.cat([classes, classes.detach().amin(dim=1, keepdim=True) - 1], dim=1)
         view, accepted, slack = _ask(self.model, z)
         odds = log_odds(view.logits)
         if self.goal is Goal.REJECTED:
@@ -193,27 +196,6 @@ class RejectLogits(_Adapter):
             reject = torch.where(accepted, low - 1, high)
         winner = torch.where(accepted, view.predicted, odds.shape[1])
         return _crowned(torch.cat([classes, reject[:, None]], dim=1), winner)
-
-
-class LabelledLogits(RejectLogits):
-    """k + 1 columns for images whose true classes `(N,)` are known, after accepted mistakes.
-
-    For batches of as many points as there are labels the classes are those of `GoalLogits` and the
-    reject column is the lowest: a rejected point shows its true class. Other batches get the
-    columns of `RejectLogits`.
-    """
-
-    def __init__(self, model: SelectiveClassifier, labels: Tensor) -> None:
-        super().__init__(model, Goal.ACCEPTED_MISTAKE)
-        self._goal_logits = GoalLogits(model, labels)
-        self._count = len(labels)
-
-    def columns(self, z: Tensor) -> Tensor:
-        """Classes and rejection `(N, k + 1)`."""
-        if len(z) != self._count:
-            return super().columns(z)
-        classes = self._goal_logits.columns(z)
-        return torch.cat([classes, classes.detach().amin(dim=1, keepdim=True) - 1], dim=1)
 
 
 def _crowned(columns: Tensor, winner: Tensor) -> Tensor:

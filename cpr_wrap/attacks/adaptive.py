@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
+from cpr_wrap._checks import check_count
 from cpr_wrap._files import digest
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.donors import DonorStarts, NearMisses
@@ -77,8 +78,7 @@ class Attack:
             raise ValueError(
                 f"gradient: expected exact, smoothed or alternating, got {self.gradient!r}"
             )
-        if self.refresh < 1:
-            raise ValueError(f"refresh: expected at least 1, got {self.refresh}")
+        check_count(self.refresh, "refresh")
         if not 0 < self.sample <= 1:
             raise ValueError(f"sample: expected a share in (0, 1], got {self.sample}")
 

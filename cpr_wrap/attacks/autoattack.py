@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from abc import abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap._checks import check_eps, check_labels, import_extra
+from cpr_wrap._checks import check_count, import_extra
 from cpr_wrap._registry import Registry
 from cpr_wrap.attacks.adapters import BaseLogits, GoalLogits
-from cpr_wrap.attacks.guests import Group, GroupAttack, Recognized, batch_seed, guest
+from cpr_wrap.attacks.guests import Group, GroupAttack, batch_seed, guest
 from cpr_wrap.geometry import threat
 
 PACKAGES = ("pyautoattack", "autoattack")
@@ -64,8 +63,30 @@ class Plan(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _AutoAttack(GroupAttack):
-    """The two ways share everything but what AutoAttack gets to see."""
+class AutoAttackOnBase(GroupAttack):
+    """AutoAttack on the network's k class logits, as the paper runs it.
+
+    It stops at the first mistake of the bare network. The evaluation then judges whether the rule
+    accepts that point. Images that the network misclassifies already are returned unchanged.
+
+    Attributes:
+        version: `standard` (APGD-CE, APGD-T, FAB-T and Square as published, up to 9,800 passes per
+            image), `plus`, or `small` (APGD-CE of 20 iterations and APGD-T of 20 iterations on
+            the 3 likeliest targets, below 200 passes).
+        components: Attacks to run instead of the version's: `apgd-ce`, `apgd-dlr`, `apgd-t`, `fab`,
+            `fab-t`, `square`.
+        n_iter: Iterations of APGD and FAB; None for the version's default.
+        n_restarts: Restarts of every component; None for the version's default.
+        n_targets: Targets of APGD-T and FAB-T, at most k - 1; None for the version's default.
+        n_queries: Queries of Square; None for the version's default.
+        package: `pyautoattack`, `autoattack`, or `auto` for whichever is installed.
+        verbose: Whether the package may print.
+
+    Example:
+        >>> plan = AutoAttackOnBase(version="small").plan(10, (1, 28, 28), "Linf")
+        >>> plan.components
+        ('apgd-ce', 'apgd-t')
+    """
 
     version: str = "standard"
     components: tuple[str, ...] | None = None
@@ -76,7 +97,7 @@ class _AutoAttack(GroupAttack):
     package: Literal["auto", "pyautoattack", "autoattack"] = "auto"
     verbose: bool = False
 
-    _title: ClassVar[str]
+    _title: ClassVar[str] = "AutoAttack"
 
     def __post_init__(self) -> None:
         VERSIONS[self.version]
@@ -88,9 +109,8 @@ class _AutoAttack(GroupAttack):
         if self.components == ():
             raise ValueError("components: expected at least one, or None for the version's own")
         for name in ("n_iter", "n_restarts", "n_targets", "n_queries"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: expected at least 1, got {value}")
+            if getattr(self, name) is not None:
+                check_count(getattr(self, name), name)
         if self.package not in ("auto", *PACKAGES):
             raise ValueError(
                 f"package: expected auto, {' or '.join(PACKAGES)}, got {self.package!r}"
@@ -129,8 +149,6 @@ class _AutoAttack(GroupAttack):
 
         APGD's random starts depend only on the seed and the image's number. Square draws per batch.
         """
-        check_eps(group.eps)
-        check_labels(group.y, len(group.x))
         norm = group.norm
         if threat(norm).name not in _NORMS:
             warnings.warn(
@@ -146,15 +164,18 @@ class _AutoAttack(GroupAttack):
             points = group.x.detach().clone(memory_format=torch.contiguous_format)
             if group.eps == 0:
                 return points
-            group = replace(group, x=points.clone(), y=group.y.long())
+            group = replace(group, x=points.clone())
             columns = self._look(group)(points)
             plan = self.plan(columns.shape[1], tuple(points.shape[1:]), norm)
             standing = columns.argmax(dim=1) == group.y
             for name in plan.components:
-                for rows, view in self._views(group, standing, name):
+                for rows in self._batches(group.y, standing.nonzero().squeeze(1), name):
                     part = group.take(rows)
-                    attack = self._component(package, name, view, part, columns.shape[1])
-                    found = attack.perturb(part.x.float(), part.y).to(points.dtype)
+                    attack = self._component(package, name, part, columns.shape[1])
+                    if name.startswith("apgd"):
+                        found = self._climb(attack, part, name).to(points.dtype)
+                    else:
+                        found = attack.perturb(part.x.float(), part.y).to(points.dtype)
                     broken = self._look(part)(found).argmax(dim=1) != part.y
                     points[rows[broken]] = found[broken]
                     standing[rows[broken]] = False
@@ -162,21 +183,41 @@ class _AutoAttack(GroupAttack):
             warnings.warn(f"{self.name}: {note}", stacklevel=3)
         return points
 
-    @abstractmethod
     def _look(self, group: Group) -> nn.Module:
         """The columns of a whole group; the true class is the largest while an image stands."""
+        return BaseLogits(group.model, group.x.dtype)
 
-    @abstractmethod
-    def _views(
-        self, group: Group, standing: Tensor, name: str
-    ) -> Iterator[tuple[Tensor, nn.Module]]:
-        """Rows `(M,)` that stand, and the view through which a component attacks them."""
+    def _batches(self, y: Tensor, rows: Tensor, name: str) -> list[Tensor]:  # noqa: ARG002
+        """Those of the rows `(M,)` that a component attacks together."""
+        return [rows] if len(rows) else []
 
-    def _component(
-        self, package: Any, name: str, view: nn.Module, group: Group, num_classes: int
-    ) -> Any:
+    def _climb(self, attack: Any, group: Group, name: str) -> Tensor:
+        """APGD's `perturb`, but from starts of ours, with views that know whose points they see.
+
+        Each restart, and for APGD-T each target, is for the images that still stand.
+        """
+        x = group.x.float()
+        attack.init_hyperparam(x)
+        found, standing = x.clone(), attack.model(x).argmax(dim=1) == group.y
+        targets = range(2, attack.n_target_classes + 2) if name == "apgd-t" else (None,)
+        for turn, (target, _) in enumerate(product(targets, range(attack.n_restarts))):
+            rows = standing.nonzero().squeeze(1)
+            if not len(rows):
+                break
+            part, images = group.take(rows), x[rows]
+            attack.model = self._look(part)
+            if target is not None:
+                attack.y_target = attack.model(images).sort(dim=1).indices[:, -target]
+            start = part.start(images, name, turn)
+            _, holds, _, points = attack.attack_single_run(images, part.y, x_init=start)
+            broken = holds == 0
+            found[rows[broken]] = points[broken]
+            standing[rows[broken]] = False
+        return found
+
+    def _component(self, package: Any, name: str, group: Group, num_classes: int) -> Any:
         """One of AutoAttack's attacks, set up as the version and our settings want it."""
-        version = VERSIONS[self.version]
+        version, view = VERSIONS[self.version], self._look(group)
         # Keywords that both packages know.
         common = {"norm": group.norm, "eps": group.eps, "device": group.x.device}
         common["seed"] = batch_seed(group.seed, group.index)
@@ -199,54 +240,12 @@ class _AutoAttack(GroupAttack):
             attack.n_queries = self.n_queries
         if name in ("apgd-ce", "apgd-dlr"):
             attack.loss = name.removeprefix("apgd-")
-        if name.startswith("apgd"):
-            attack.attack_single_run = group.climb(attack.attack_single_run, name, view)
         attack.verbose = self.verbose
         return attack
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoAttackOnBase(_AutoAttack):
-    """AutoAttack on the network's k class logits, as the paper runs it.
-
-    It stops at the first mistake of the bare network. The evaluation then judges whether the rule
-    accepts that point. Images that the network misclassifies already are returned unchanged.
-
-    Attributes:
-        version: `standard` (APGD-CE, APGD-T, FAB-T and Square as published, up to 9,800 passes per
-            image), `plus`, or `small` (APGD-CE of 20 iterations and APGD-T of 20 iterations on
-            the 3 likeliest targets, below 200 passes).
-        components: Attacks to run instead of the version's: `apgd-ce`, `apgd-dlr`, `apgd-t`, `fab`,
-            `fab-t`, `square`.
-        n_iter: Iterations of APGD and FAB; None for the version's default.
-        n_restarts: Restarts of every component; None for the version's default.
-        n_targets: Targets of APGD-T and FAB-T, at most k - 1; None for the version's default.
-        n_queries: Queries of Square; None for the version's default.
-        package: `pyautoattack`, `autoattack`, or `auto` for whichever is installed.
-        verbose: Whether the package may print.
-
-    Example:
-        >>> plan = AutoAttackOnBase(version="small").plan(10, (1, 28, 28), "Linf")
-        >>> plan.components
-        ('apgd-ce', 'apgd-t')
-    """
-
-    _title = "AutoAttack"
-
-    def _look(self, group: Group) -> nn.Module:
-        return BaseLogits(group.model, group.x.dtype)
-
-    def _views(
-        self, group: Group, standing: Tensor, name: str
-    ) -> Iterator[tuple[Tensor, nn.Module]]:
-        del name
-        rows = standing.nonzero().squeeze(1)
-        if len(rows):
-            yield rows, self._look(group)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdaptiveAutoAttack(_AutoAttack):
+class AdaptiveAutoAttack(AutoAttackOnBase):
     """AutoAttack's components with our goal: a point counts if it is accepted and wrong.
 
     The components see `GoalLogits`, which depends on the true class, but AutoAttack passes points
@@ -257,21 +256,17 @@ class AdaptiveAutoAttack(_AutoAttack):
 
     version: str = "small"
 
-    _title = "adaptive AutoAttack"
+    _title: ClassVar[str] = "adaptive AutoAttack"
 
     def _look(self, group: Group) -> nn.Module:
-        return GoalLogits(group.model, group.y, group.x.dtype)
+        # The one class also of those parts of a batch that FAB and Square ask about.
+        one = bool((group.y == group.y[0]).all())
+        return GoalLogits(group.model, int(group.y[0]) if one else group.y, group.x.dtype)
 
-    def _views(
-        self, group: Group, standing: Tensor, name: str
-    ) -> Iterator[tuple[Tensor, nn.Module]]:
-        rows = standing.nonzero().squeeze(1)
-        if name.startswith("apgd") and len(rows):
-            yield rows, Recognized(group)
-            return
-        for label in group.y[rows].unique().tolist():
-            view = GoalLogits(group.model, label, group.x.dtype)
-            yield rows[group.y[rows] == label], view
+    def _batches(self, y: Tensor, rows: Tensor, name: str) -> list[Tensor]:
+        if name.startswith("apgd"):
+            return super()._batches(y, rows, name)
+        return [rows[y[rows] == label] for label in y[rows].unique()]
 
 
 def _square_fits(shape: tuple[int, ...], norm: str) -> bool:

@@ -20,7 +20,6 @@ from cpr_wrap._files import digest
 from cpr_wrap.attacks.guests import Group, GroupAttack
 from cpr_wrap.geometry import ThreatModel, per_row, spread, threat
 from cpr_wrap.objective import Goal
-from cpr_wrap.selective import SelectiveClassifier
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +145,7 @@ class PastedPatches(GroupAttack):
     name = "pasted patches"
 
     def _points(self, group: Group) -> Tensor:
-        model, x, eps = group.model, group.x, group.eps
+        x, eps = group.x, group.eps
         around, donors = threat(group.norm), self.donors.to(x)
         z, target, value = self._start(group, donors)
         pools = {
@@ -159,7 +158,7 @@ class PastedPatches(GroupAttack):
             source = donors.images[places]
             mask = _square(x, draw, query / self.queries)
             pasted = around.project(torch.where(mask, _paint(x, source, eps, draw), z), x, eps)
-            new = _promise(model, pasted, target)
+            new = group.model.look(pasted, path=(1.0,)).promise(target).detach()
             better = (new >= value) & (value < 0)
             z = torch.where(spread(better, z), pasted, z)
             value = torch.where(better, new, value)
@@ -180,7 +179,8 @@ class PastedPatches(GroupAttack):
         for place in nearest.unbind(dim=1):
             target = donors.labels[place]
             z = around.project(donors.images[place], x, eps)
-            value = torch.where(target == y, -torch.inf, _promise(group.model, z, target))
+            promise = group.model.look(z, path=(1.0,)).promise(target).detach()
+            value = torch.where(target == y, -torch.inf, promise)
             better = value > best[2]
             best = (
                 torch.where(spread(better, z), z, best[0]),
@@ -188,13 +188,6 @@ class PastedPatches(GroupAttack):
                 torch.where(better, value, best[2]),
             )
         return best
-
-
-def _promise(model: SelectiveClassifier, z: Tensor, target: Tensor) -> Tensor:
-    """How near points are to being accepted as a class `(N,)`."""
-    with torch.no_grad():
-        found: Tensor = model.look(z, path=(1.0,)).promise(target)
-    return found
 
 
 def _square(x: Tensor, draw: Tensor, progress: float) -> Tensor:

@@ -56,7 +56,7 @@ class Listed:
 _MOMENTUM = 0.75
 
 
-def _boundary() -> list[Stage]:
+def _boundary() -> tuple[Attack, Attack, Halving]:
     """The network's own boundary: the way to rejections, and the theory's distances."""
     reach = Attack(
         objective=lost_margin, goal=Goal.MISTAKE, steps=40, step=0.3, momentum=_MOMENTUM, rounds=1
@@ -64,20 +64,18 @@ def _boundary() -> list[Stage]:
     closer = replace(
         reach, steps=10, step=0.2, starts=(KNOWN,), rounds=4, stride=0.15, tag="-closer"
     )
-    return [reach, closer, Halving(goal=Goal.MISTAKE, rounds=4)]
+    return reach, closer, Halving(goal=Goal.MISTAKE, rounds=4)
 
 
 def _boundary_again() -> list[Stage]:
     """For images whose boundary was not found, or not by the shortest way."""
     reach, closer, halving = _boundary()
-    assert isinstance(reach, Attack)
-    assert isinstance(closer, Attack)
     far = replace(reach, steps=60, momentum=0.9, starts=(1,), tag="-far")
     return [far, replace(closer, rounds=3, stride=0.1, tag="-again"), halving]
 
 
-def _inner(objective: Objective, steps: int, rounds: int) -> Attack:
-    return Attack(
+def _inner(objective: Objective, steps: int, rounds: int, **changes: Any) -> Attack:
+    attack = Attack(
         objective=objective,
         goal=INNER,
         steps=steps,
@@ -88,9 +86,7 @@ def _inner(objective: Objective, steps: int, rounds: int) -> Attack:
         stride=0.05,
         gradient="smoothed",
     )
-
-
-_PATH_DONORS = DonorStarts(keep=1)
+    return replace(attack, **changes)
 
 
 def _fewer(rule: RejectionRule, count: int) -> int:
@@ -107,17 +103,6 @@ def _donors(rule: RejectionRule, near: int = 20, keep: int = 10, offset: int = 0
         keep=_fewer(rule, keep),
         distinct=False,
     )
-
-
-_EXACT: dict[str, Any] = {
-    "steps": 10,
-    "step": 1 / 3,
-    "shrink": 1.0,
-    "targets": 1,
-    "stand_in": True,
-    "refresh": 1,
-    "gradient": "exact",
-}
 
 
 def _has_path(rule: RejectionRule) -> bool:
@@ -150,7 +135,7 @@ def climb(rule: RejectionRule, tag: str, **changes: Any) -> Attack:
             steps=50,
             shrink=0.05,
             targets=MOST_TARGETS,
-            starts=_PATH_DONORS,
+            starts=DonorStarts(keep=1),
             stand_in=False,
             aimed=True,
             refresh=2,
@@ -180,18 +165,30 @@ class Quick:
     def stages(self, rule: RejectionRule, eps: float) -> tuple[Stage, ...]:
         """Boundary, a few restarts from donors, and the smallest rejected radius."""
         del eps
-        plan = _boundary()
+        plan: list[Stage] = [*_boundary()]
         if _has_path(rule):
             few = DonorStarts(near=3, screen=1, keep=1)
             plan.append(climb(rule, "-quick", starts=few, steps=24, refresh=8))
             # Deep networks without adversarial training fall to exact gradients first.
-            plan.append(climb(rule, "-exact", starts=(0,), **_EXACT))
+            plan.append(
+                Attack(
+                    objective=rule.outer[-1],
+                    goal=OUTER,
+                    steps=10,
+                    step=1 / 3,
+                    momentum=_MOMENTUM,
+                    targets=1,
+                    aimed=True,
+                    remember=True,
+                    tag="-exact",
+                )
+            )
         else:
             plan.append(climb(rule, "-quick", starts=_donors(rule, near=4, keep=4), steps=40))
         if rule.can_reject:
             plan.append(Halving(goal=INNER, rounds=2 if _has_path(rule) else 3))
             rounds = 3 if _has_path(rule) else 5
-            plan.append(replace(_inner(rule.inner[0], 10, rounds), tag="-first"))
+            plan.append(_inner(rule.inner[0], 10, rounds, tag="-first"))
         return (*plan, *_more_effort([climb(rule, "")], 1 / 64))
 
 
@@ -218,24 +215,24 @@ def _round(
     kind = ("smoothed", "exact", "alternating")[number % 3]
     step = (1 / 6, 1 / 3, 1 / 2)[number % 3]
     donors = replace(_donors(rule, keep=restarts, offset=20 * (number - 1)), wide=True)
-    near = NearMisses(keep=_fewer(rule, max(2, restarts // 4)))
+    near = max(2, restarts // 4)
     return [
         climb(rule, f"-donors{tag}", starts=donors, steps=steps, step=step, gradient=kind),
         climb(rule, f"-random{tag}", step=step, **random),
-        climb(rule, f"-again{tag}", starts=near, steps=100, step=step / 2, gradient=kind),
+        _again(rule, f"-again{tag}", near, steps=100, step=step / 2, gradient=kind),
     ]
 
 
 def unused_restarts(rule: RejectionRule, number: int = 0) -> list[Attack]:
     """Restarts that no budget uses, for checking what one found; each number has its own starts."""
     changes: dict[str, Any] = {"step": 1 / 5, "strength": 0.22, "momentum": 0.6}
+    random: dict[str, Any] = {"starts": (101 + number,)}
     if _has_path(rule):
         donors = DonorStarts(near=10, keep=1, distinct=False, offset=3 * number)
-        random = {"targets": 1, "starts": (101 + number,)}
+        random["targets"] = 1
     else:
-        changes["gradient"] = "smoothed"
         donors = _donors(rule, near=15, offset=5 * number)
-        random = {"starts": (101 + number,)}
+        changes["gradient"] = "smoothed"
     return [
         climb(rule, f"-audit{number}", starts=donors, **changes),
         climb(rule, f"-audit-random{number}", **changes, **random),
@@ -289,16 +286,12 @@ class Standard:
             plan: list[Stage] = []
             starts = (0, 1) if rule.cost.total == 1 else (1,)
             for objective in rule.inner:
-                fresh = replace(_inner(objective, 40, 3), starts=starts, step=1 / 3, tag="-fresh")
+                fresh = _inner(objective, 40, 3, starts=starts, step=1 / 3, tag="-fresh")
                 plan += [_inner(objective, 20, 6), fresh]
             return plan
         along = next((o for o in rule.inner if o.path), rule.inner[0])
-        plan = [_inner(along, 10, 5)]
-        for objective in rule.extra_inner:
-            plan.append(
-                replace(_inner(objective, 12, 2), targets=1, stand_in=False, refresh=3, tag="-true")
-            )
-        return plan
+        true = {"targets": 1, "stand_in": False, "refresh": 3, "tag": "-true"}
+        return [_inner(along, 10, 5), *(_inner(o, 12, 2, **true) for o in rule.extra_inner)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,48 +1,26 @@
 """Foolbox both ways: its attacks in our evaluation, and a selective classifier as its model.
 
-Foolbox is imported on first use. The classes that derive from its own, `Rejected`,
-`AcceptedMisclassification` and `FoolboxModel`, are created on first use too.
+Importing this module imports Foolbox, which is slow.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cpr_wrap._checks import check_eps, check_labels, import_extra
+from cpr_wrap._checks import check_count, import_extra
 from cpr_wrap._registry import Registry
-from cpr_wrap.attacks.adapters import LabelledLogits, RejectLogits
+from cpr_wrap.attacks.adapters import RejectLogits
 from cpr_wrap.attacks.guests import Group, GroupAttack, batch_seed, guest
 from cpr_wrap.geometry import spread, threat
 from cpr_wrap.objective import Goal
-from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.selective import SelectiveClassifier, network_device
 
-__all__ = [
-    "AcceptedMisclassification",
-    "FoolboxAttack",
-    "FoolboxModel",
-    "Rejected",
-    "attack_by_name",
-    "to_foolbox",
-]
-
-if TYPE_CHECKING:
-    AcceptedMisclassification: Any
-    FoolboxModel: Any
-    Rejected: Any
-
-_MADE_ON_DEMAND = ("AcceptedMisclassification", "FoolboxModel", "Rejected")
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MADE_ON_DEMAND:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _classes()[name]
+foolbox, ep = import_extra("foolbox"), import_extra("eagerpy")
 
 
 def to_foolbox(
@@ -61,9 +39,8 @@ def to_foolbox(
         model: The selective classifier; it is not moved to another device.
         goal: What the attack searches for. `ACCEPTED_MISTAKE` goes with the criterion
             `AcceptedMisclassification`, `REJECTED` with `Rejected`.
-        labels: True classes `(N,)` of the images to attack, for the stronger columns of
-            `LabelledLogits`: a rejected point then shows its true class. Only for accepted
-            mistakes.
+        labels: True classes `(N,)` of the images to attack, for stronger columns: a rejected point
+            then shows its true class. Only for accepted mistakes.
         device: Device of the model, if it has no parameters.
 
     Returns:
@@ -79,105 +56,74 @@ def to_foolbox(
     """
     if goal not in (Goal.ACCEPTED_MISTAKE, Goal.REJECTED):
         raise ValueError(f"goal: expected ACCEPTED_MISTAKE or REJECTED, got {goal}")
-    if device is None:
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    return _classes()["FoolboxModel"](_view(model, goal, labels), goal, device)
-
-
-def _view(model: SelectiveClassifier, goal: Goal, labels: Tensor | None) -> RejectLogits:
-    """The columns for a goal."""
-    if labels is None:
-        return RejectLogits(model, goal)
-    if goal is Goal.REJECTED:
+    if goal is Goal.REJECTED and labels is not None:
         raise ValueError("labels: expected None for the goal REJECTED, which does not use them")
-    return LabelledLogits(model, labels)
+    view = RejectLogits(model, goal, labels=labels)
+    return FoolboxModel(view, goal, device or network_device(model))
 
 
-@functools.cache
-def _classes() -> dict[str, Any]:
-    """The classes that derive from Foolbox's."""
-    made = (_accepted_misclassification(), _rejected(), _foolbox_model())
-    for cls in made:
-        cls.__qualname__ = cls.__name__  # so that pickle finds it through __getattr__
-    return {cls.__name__: cls for cls in made}
+class AcceptedMisclassification(foolbox.criteria.Misclassification):  # type: ignore[misc, name-defined]
+    """Success if the point is accepted as a wrong class. A rejection does not count.
+
+    Args:
+        labels: True classes `(N,)`.
+    """
+
+    def __call__(self, perturbed: Any, outputs: Any) -> Any:  # noqa: ARG002
+        """Which points `(N, ...)` succeed, by their columns."""
+        columns, restore = ep.astensor_(outputs)
+        answer = columns.argmax(axis=-1)
+        wrong = answer != self.labels
+        return restore(ep.logical_and(wrong, answer != columns.shape[-1] - 1))
 
 
-def _accepted_misclassification() -> type:
-    ep, criteria = import_extra("eagerpy"), import_extra("foolbox").criteria
+class Rejected(foolbox.criteria.TargetedMisclassification):  # type: ignore[misc, name-defined]
+    """Success if the point is rejected: the last column is the largest.
 
-    class AcceptedMisclassification(criteria.Misclassification):  # type: ignore[misc, name-defined]
-        """Success if the point is accepted as a wrong class. A rejection does not count.
+    Args:
+        labels: True classes `(N,)`. Gradient attacks need them, and `num_classes`, to find the
+            reject column; other attacks need neither.
+        num_classes: Number of classes k, without the reject column.
+    """
 
-        Args:
-            labels: True classes `(N,)`.
-        """
+    def __init__(self, labels: Any = None, num_classes: int | None = None) -> None:
+        self._target: Any = None
+        if labels is not None and num_classes is not None:
+            self._target = ep.zeros_like(ep.astensor(labels)) + num_classes
 
-        def __call__(self, perturbed: Any, outputs: Any) -> Any:  # noqa: ARG002
-            columns, restore = ep.astensor_(outputs)
-            answer = columns.argmax(axis=-1)
-            wrong = answer != self.labels
-            return restore(ep.logical_and(wrong, answer != columns.shape[-1] - 1))
+    def __repr__(self) -> str:
+        return "Rejected()"
 
-    return AcceptedMisclassification
+    @property
+    def target_classes(self) -> Any:
+        """The reject column, once for each input `(N,)`."""
+        if self._target is None:
+            # Not an AttributeError, which Foolbox would report as "unsupported criterion".
+            raise ValueError(
+                "this attack follows a gradient and needs to know the reject column: expected "
+                "Rejected(labels, num_classes), got Rejected(). Or use criterion(x, y) of "
+                "to_foolbox(model, goal=Goal.REJECTED)."
+            )
+        return self._target
 
-
-def _rejected() -> type:
-    ep, criteria = import_extra("eagerpy"), import_extra("foolbox").criteria
-
-    class Rejected(criteria.TargetedMisclassification):  # type: ignore[misc, name-defined]
-        """Success if the point is rejected: the last column is the largest.
-
-        Args:
-            labels: True classes `(N,)`. Gradient attacks need them, and `num_classes`, to find the
-                reject column; other attacks need neither.
-            num_classes: Number of classes k, without the reject column.
-        """
-
-        def __init__(self, labels: Any = None, num_classes: int | None = None) -> None:
-            self._target: Any = None
-            if labels is not None and num_classes is not None:
-                self._target = ep.zeros_like(ep.astensor(labels)) + num_classes
-
-        def __repr__(self) -> str:
-            return "Rejected()"
-
-        @property
-        def target_classes(self) -> Any:
-            """The reject column, once for each input `(N,)`."""
-            if self._target is None:
-                # Not an AttributeError, which Foolbox would report as "unsupported criterion".
-                raise ValueError(
-                    "this attack follows a gradient and needs to know the reject column: expected "
-                    "Rejected(labels, num_classes), got Rejected(). Or use criterion(x, y) of "
-                    "to_foolbox(model, goal=Goal.REJECTED)."
-                )
-            return self._target
-
-        def __call__(self, perturbed: Any, outputs: Any) -> Any:  # noqa: ARG002
-            columns, restore = ep.astensor_(outputs)
-            return restore(columns.argmax(axis=-1) == columns.shape[-1] - 1)
-
-    return Rejected
+    def __call__(self, perturbed: Any, outputs: Any) -> Any:  # noqa: ARG002
+        """Which points `(N, ...)` succeed, by their columns."""
+        columns, restore = ep.astensor_(outputs)
+        return restore(columns.argmax(axis=-1) == columns.shape[-1] - 1)
 
 
-def _foolbox_model() -> type:
-    models = import_extra("foolbox").models
+class FoolboxModel(foolbox.models.PyTorchModel):  # type: ignore[misc, name-defined]
+    """A selective classifier with k + 1 columns; made by `to_foolbox`."""
 
-    class FoolboxModel(models.PyTorchModel):  # type: ignore[misc, name-defined]
-        """A selective classifier with k + 1 columns; made by `to_foolbox`."""
+    def __init__(self, view: nn.Module, goal: Goal, device: torch.device | str) -> None:
+        super().__init__(view, bounds=(0, 1), device=device)
+        self.view, self.goal = view, goal
 
-        def __init__(self, view: nn.Module, goal: Goal, device: torch.device | str) -> None:
-            super().__init__(view, bounds=(0, 1), device=device)
-            self.goal = goal
-
-        def criterion(self, x: Tensor, y: Tensor) -> Any:
-            """What counts as a success for images `(N, ...)` of true classes `(N,)`."""
-            classes = _classes()
-            if self.goal is Goal.ACCEPTED_MISTAKE:
-                return classes["AcceptedMisclassification"](y)
-            return classes["Rejected"](y, num_classes=self(x[:1]).shape[1] - 1)
-
-    return FoolboxModel
+    def criterion(self, x: Tensor, y: Tensor) -> Any:
+        """What counts as a success for images `(N, ...)` of true classes `(N,)`."""
+        if self.goal is Goal.ACCEPTED_MISTAKE:
+            return AcceptedMisclassification(y)
+        return Rejected(y, num_classes=self(x[:1]).shape[1] - 1)
 
 
 @dataclass(frozen=True)
@@ -193,7 +139,6 @@ class FoolboxAttack(GroupAttack):
     verbose: bool = field(default=False, kw_only=True)  #: Whether Foolbox may print and warn.
 
     def __post_init__(self) -> None:
-        foolbox = import_extra("foolbox")
         if not isinstance(self.attack, foolbox.attacks.base.Attack):
             raise TypeError(
                 "attack: expected a Foolbox attack, e.g. foolbox.attacks.LinfPGD(), "
@@ -201,8 +146,7 @@ class FoolboxAttack(GroupAttack):
             )
         if self.goal not in (Goal.ACCEPTED_MISTAKE, Goal.REJECTED):
             raise ValueError(f"goal: expected ACCEPTED_MISTAKE or REJECTED, got {self.goal}")
-        if self.directions < 1:
-            raise ValueError(f"directions: expected at least 1, got {self.directions}")
+        check_count(self.directions, "directions")
 
     @property
     def name(self) -> str:
@@ -217,36 +161,33 @@ class FoolboxAttack(GroupAttack):
         points are returned unchanged. Foolbox draws per batch, so random starts depend on all
         images of it.
         """
-        threat(group.norm)
-        check_eps(group.eps)
-        check_labels(group.y, len(group.x))
         model, seed = group.model, batch_seed(group.seed, group.index)
         with guest(model, seed, logger="root", verbose=self.verbose):
             points = group.x.detach().clone().clamp_(0, 1)  # Foolbox refuses a pixel of 1 + 1e-7
-            group = replace(group, x=points, y=group.y.long())
+            group = replace(group, x=points)
             selection = model.judge(points)
             reached = self.goal.reached(selection.predicted, selection.accepted, group.y)
             rows, starts = self._starts(group, (~reached).nonzero().squeeze(1))
             if len(rows):
-                watch, target, criterion = self._target(group.take(rows))
+                part = group.take(rows)
+                target = self._target(part)
+                criterion = target.criterion(part.x, part.y)
+                closest = _Closest(target.view, self.goal, part)
                 given = {**self._epsilons(group.eps), **starts}
                 try:
-                    found, _, _ = self.attack(target, points[rows], criterion, **given)
+                    found, _, _ = self.attack(target, part.x, criterion, **given)
                 except ValueError as error:
                     raise ValueError(f"{self.name}, goal {self.goal.value!r}: {error}") from error
-                points[rows] = watch.best_or(found.to(points.dtype))
+                points[rows] = closest.best_or(found.to(points.dtype))
         return points
 
-    def _target(self, group: Group) -> tuple[_Watch, Any, Any]:
-        """What this attack should see, as a Foolbox model, and the criterion."""
+    def _target(self, group: Group) -> Any:
+        """What this attack should see, as a Foolbox model."""
         labels = group.y if self.goal is Goal.ACCEPTED_MISTAKE else None
-        watch = _Watch(_view(group.model, self.goal, labels), self.goal, group)
-        target = _classes()["FoolboxModel"](watch, self.goal, group.x.device)
-        return watch, target, target.criterion(group.x, group.y)
+        return to_foolbox(group.model, goal=self.goal, labels=labels, device=group.x.device)
 
     def _epsilons(self, eps: float) -> dict[str, float | None]:
         """The budget, for the kinds of attacks that take one."""
-        foolbox = import_extra("foolbox")
         if "epsilons" not in inspect.signature(type(self.attack).__call__).parameters:
             return {}
         kind = _innermost(self.attack)
@@ -259,15 +200,17 @@ class FoolboxAttack(GroupAttack):
         Foolbox stops a whole batch with an error if a single image has none.
         """
         kind = _innermost(self.attack)
-        attacks = import_extra("foolbox").attacks
+        attacks = foolbox.attacks
         needless = isinstance(kind, attacks.fast_minimum_norm.FMNAttackLp) and not kind.init_attack
         if len(rows) == 0 or needless or not hasattr(kind, "init_attack"):
             return rows, {}
         first = kind.init_attack or attacks.LinearSearchBlendedUniformNoiseAttack(
             directions=self.directions, steps=50
         )
-        _, target, criterion = self._target(group.take(rows))
-        starts = first.run(target, group.x[rows], criterion)
+        part = group.take(rows)
+        target = self._target(part)
+        criterion = target.criterion(part.x, part.y)
+        starts = first.run(target, part.x, criterion)
         good = criterion(starts, target(starts))
         return rows[good], {"starting_points": starts[good]}
 
@@ -281,11 +224,9 @@ def _innermost(attack: Any) -> Any:
 
 def attack_by_name(name: str) -> FoolboxAttack:
     """Make a Foolbox attack with its default settings, by the name of its class or its alias."""
-    attacks = import_extra("foolbox.attacks")
-    base = import_extra("foolbox.attacks.base").Attack
     known: Registry[Any] = Registry("Foolbox attack")
-    for key, kind in vars(attacks).items():
-        if isinstance(kind, type) and issubclass(kind, base):
+    for key, kind in vars(foolbox.attacks).items():
+        if isinstance(kind, type) and issubclass(kind, foolbox.attacks.base.Attack):
             known.register(key)(kind)
     kind = known[name]
     try:
@@ -297,29 +238,24 @@ def attack_by_name(name: str) -> FoolboxAttack:
         ) from error
 
 
-class _Watch(nn.Module):
-    """Passes points on to a view and remembers for each image the closest that reached the goal.
+class _Closest:
+    """For each image the closest point at which the goal was reached, of all that a view saw.
 
     Many attacks return the last point they were at and not the best: in a thin zone of rejection a
     fixed step goes through and out again.
     """
 
-    def __init__(self, view: RejectLogits, goal: Goal, group: Group) -> None:
-        super().__init__()
-        self.training = False
-        self._view, self._goal, self._threat = view, goal, threat(group.norm)
+    def __init__(self, view: nn.Module, goal: Goal, group: Group) -> None:
+        self._goal, self._threat = goal, threat(group.norm)
         self._x, self._y, self._best = group.x, group.y, group.x
         self._distance = self._threat.distance(group.x, group.x) + torch.inf
+        view.register_forward_hook(self._see)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The view's columns `(N, k + 1)`."""
-        columns: Tensor = self._view(x)
-        if x.shape == self._x.shape:
-            self._remember(x.detach(), columns.detach())
-        return columns
-
-    def _remember(self, x: Tensor, columns: Tensor) -> None:
-        answer, last = columns.argmax(dim=1), columns.shape[1] - 1
+    def _see(self, view: nn.Module, points: tuple[Tensor], columns: Tensor) -> None:  # noqa: ARG002
+        x = points[0].detach()
+        if x.shape != self._x.shape:
+            return
+        answer, last = columns.detach().argmax(dim=1), columns.shape[1] - 1
         reached = self._goal.reached(answer, answer != last, self._y)
         distance = self._threat.distance(x, self._x)
         closer = reached & (distance < self._distance)

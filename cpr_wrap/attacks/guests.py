@@ -1,19 +1,15 @@
-"""Room for attacks of other packages: they may seed, draw and print, and leave no trace.
-
-A package passes points around without saying whose they are: a `Group` recognizes its images.
-"""
+"""Room for attacks of other packages: they may seed, draw and print, and leave no trace."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import logging
 import random
 import warnings
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cpr_wrap import noise
-from cpr_wrap.attacks.adapters import GoalLogits
+from cpr_wrap._checks import check_eps, check_labels
 from cpr_wrap.geometry import spread, threat
 from cpr_wrap.selective import SelectiveClassifier
 from cpr_wrap.solver import frozen
@@ -104,83 +100,31 @@ class Group:
         """Some of the images."""
         return replace(self, x=self.x[rows], y=self.y[rows], index=self.index[rows])
 
-    def recognize(self, x: Tensor) -> Tensor:
-        """Which of our images these are, `(N, ...)` to row numbers `(N,)`."""
-        return (_fingerprint(x)[:, None] == _fingerprint(self.x)).int().argmax(dim=1)
+    def start(self, x: Tensor, name: str, turn: int) -> Tensor:
+        """Random starts for the images `x`, which depend on each image and not on its batch.
 
-    def climb(self, run: Callable[..., Any], name: str, view: nn.Module) -> Callable[..., Any]:
-        """APGD's climb, from a random start that depends on the image and not on its batch.
-
-        As in AutoAttack the start is on the surface of the ball, in a random direction. `run` is
-        the method `attack_single_run(x, y, x_init)` of one of its attacks, `name` the component.
+        As in AutoAttack they are on the surface of the ball, in a random direction. Every attack,
+        by its name, and every turn of it has starts of its own.
         """
-        around = threat(self.norm)
-        calls = itertools.count()
-
-        def started(x: Tensor, y: Tensor, x_init: Tensor | None = None) -> Any:
-            if x_init is None:
-                parts = (zlib.crc32(name.encode()), self.index[self.recognize(x)], next(calls))
-                offset = around.uniform_offset(x, 1.0, noise.keys(self.seed, *parts))
-                length = around.distance(offset, torch.zeros_like(offset))
-                x_init = x + offset * spread(self.eps / length, x).to(x.dtype)
-            with view.aware(y) if isinstance(view, Recognized) else contextlib.nullcontext():
-                return run(x, y, x_init=x_init)
-
-        return started
+        around, parts = threat(self.norm), (zlib.crc32(name.encode()), self.index, turn)
+        offset = around.uniform_offset(x, 1.0, noise.keys(self.seed, *parts))
+        length = around.distance(offset, torch.zeros_like(offset))
+        return x + offset * spread(self.eps / length, x).to(x.dtype)
 
 
 class GroupAttack(ABC):
     """A proposer that is given what it attacks as one group."""
 
     def perturb(
-        self,
-        model: SelectiveClassifier,
-        x: Tensor,
-        y: Tensor,
-        eps: float,
-        *,
-        norm: str,
-        seed: int,
-        index: Tensor,
+        self, model: SelectiveClassifier, x: Tensor, y: Tensor, eps: float, **where: Any
     ) -> Tensor:
         """Propose one point per image; see `Proposer`."""
-        return self._points(Group(model, x, y, index, eps, norm, seed))
+        check_eps(eps)
+        check_labels(y, len(x))
+        group = Group(model, x, y.long(), eps=eps, **where)
+        threat(group.norm)
+        return self._points(group)
 
     @abstractmethod
     def _points(self, group: Group) -> Tensor:
         """One point for each image of a group `(M, ...)`."""
-
-
-class Recognized(nn.Module):
-    """`GoalLogits` for images of several classes, as APGD asks for them.
-
-    Between climbs it asks about the images themselves, or those that still stand, and these can be
-    recognized. During a climb it asks about all points of the climb, whose classes it was given.
-    """
-
-    def __init__(self, group: Group) -> None:
-        super().__init__()
-        self._group = group
-        self._y: Tensor | None = None
-
-    @contextlib.contextmanager
-    def aware(self, y: Tensor) -> Iterator[None]:
-        """Take all points inside the block as of the classes `(N,)`."""
-        self._y = y
-        try:
-            yield
-        finally:
-            self._y = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Columns `(N, k)` for points `(N, ...)`."""
-        group = self._group
-        y = group.y[group.recognize(x)] if self._y is None else self._y
-        return GoalLogits(group.model, y, group.x.dtype)(x)  # type: ignore[no-any-return]
-
-
-def _fingerprint(x: Tensor) -> Tensor:
-    """A number for each image `(N, ...)`, from its bits as AutoAttack sees them `(N,)`."""
-    bits = x.float().flatten(1).contiguous().view(torch.int32).long()
-    weight = noise.keys(0, torch.arange(bits.shape[1], device=x.device))
-    return (bits * weight).sum(dim=1)

@@ -8,7 +8,6 @@ from typing import Any
 from cpr_wrap._registry import find
 from cpr_wrap.attacks.adaptive import ATTACKS, Attack, Stage, as_stage
 from cpr_wrap.attacks.autoattack import AdaptiveAutoAttack, AutoAttackOnBase
-from cpr_wrap.attacks.foolbox import attack_by_name
 from cpr_wrap.cli._show import first_line
 from cpr_wrap.objective import Goal, Objective
 from cpr_wrap.rules import RULES
@@ -59,6 +58,8 @@ def _guest(name: str) -> Stage | None:
     if source == "autoattack-adaptive":
         return AdaptiveAutoAttack(**version)
     if source == "foolbox":
+        from cpr_wrap.attacks.foolbox import attack_by_name
+
         return attack_by_name(detail)
     return as_stage(find(ATTACKS, name)) if colon or name in ATTACKS else None
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.functional import softsign
 
 from cpr_wrap import RULES
 from cpr_wrap.attacks.adapters import (
     BaseLogits,
     GoalLogits,
-    LabelledLogits,
     RejectLogits,
     log_odds,
-    squash,
 )
 from cpr_wrap.meter import count_passes
 from cpr_wrap.objective import Goal
@@ -62,14 +61,6 @@ def test_log_odds_keep_a_gradient_where_log_probabilities_have_none():
     assert torch.isfinite(log_odds(logits)).all()
 
 
-def test_squash_keeps_order_and_sign():
-    value = torch.linspace(-1e3, 1e3, 101, dtype=torch.float64)
-    squashed = squash(value)
-    assert (squashed.diff() > 0).all()
-    assert squashed.abs().max() < 1
-    assert torch.equal(squashed.sign(), value.sign())
-
-
 @every_rule
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_goal_logits_leave_the_true_class_exactly_at_the_goal(name, dtype):
@@ -109,7 +100,7 @@ def test_the_stages_are_the_same_where_the_outputs_tell_the_verdict():
     assert model.predict(points).tolist() == [REJECT, REJECT, 1]
     lacking, above = (torch.sigmoid(8 * (points[1:] - 0.5)) - 0.9).flatten()
     lead = GoalLogits(model, 0)(points)[:, 0]
-    expected = [0.1 + 2 * 8 * 0.2, 0.001 + 0.099 * squash(-lacking), -0.001 - squash(above)]
+    expected = [0.1 + 2 * 8 * 0.2, 0.001 + 0.099 * softsign(-lacking), -0.001 - softsign(above)]
     assert torch.allclose(lead, torch.tensor(expected, dtype=torch.float64))
 
 
@@ -208,10 +199,10 @@ def test_for_mistakes_the_reject_column_has_no_gradient_and_stays_low():
     assert (way > 0).all()
 
 
-def test_labelled_logits_are_goal_logits_for_their_batch_and_reject_logits_for_others():
+def test_with_labels_reject_logits_are_goal_logits_for_a_batch_of_as_many_points():
     model, x = make("cpr"), pixels(30)
     y = torch.arange(30) % CLASSES
-    view = LabelledLogits(model, y)
+    view = RejectLogits(model, Goal.ACCEPTED_MISTAKE, labels=y)
     columns = view(x)
     assert torch.equal(columns[:, :CLASSES], GoalLogits(model, y)(x))
     assert (columns[:, CLASSES] < columns[:, :CLASSES].amin(dim=1)).all()
@@ -225,7 +216,7 @@ every_view = pytest.mark.parametrize(
         lambda model: GoalLogits(model, 1),
         lambda model: RejectLogits(model, Goal.REJECTED),
         lambda model: RejectLogits(model, Goal.ACCEPTED_MISTAKE),
-        lambda model: LabelledLogits(model, torch.arange(6) % CLASSES),
+        lambda model: RejectLogits(model, Goal.ACCEPTED_MISTAKE, labels=torch.arange(6) % CLASSES),
     ],
 )
 

@@ -58,7 +58,7 @@ def component(attack, name):
     """One of AutoAttack's attacks as it will be run on ten classes."""
     number = torch.zeros(1, dtype=torch.int64)
     group = Group(curved(), pixels(1), number, number, 0.3, "Linf", 0)
-    return attack._component(pyautoattack, name, torch.nn.Identity(), group, 10)
+    return attack._component(pyautoattack, name, group, 10)
 
 
 @pytest.mark.parametrize("version", ["standard", "plus"])
@@ -94,6 +94,22 @@ def test_settings_reach_the_components():
     # APGD looks at its step size for the first time after 22 % of the iterations.
     assert component(attack, "apgd-ce").n_iter_2 == 11
     assert component(AutoAttackOnBase(version="small"), "apgd-t").n_target_classes == 3
+
+
+@pytest.mark.parametrize("name", ["apgd-ce", "apgd-dlr", "apgd-t"])
+def test_climbs_are_those_of_the_package_but_for_their_starts(name, monkeypatch):
+    model = curved("none")
+    x, y = images(model, 12)
+    group = Group(model, x.float(), y, torch.arange(12), 0.05, "Linf", 0)
+    monkeypatch.setattr(Group, "start", lambda self, x, name, turn: x.clone())
+    attack = AutoAttackOnBase(n_iter=5, n_restarts=2, n_targets=3)
+    ours = attack._component(pyautoattack, name, group, CLASSES)
+    theirs = attack._component(pyautoattack, name, group, CLASSES)
+    single = theirs.attack_single_run
+    theirs.attack_single_run = lambda x, y: single(x, y, x_init=x.clone())
+    found = theirs.perturb(group.x, y)
+    assert 0 < (found != group.x).flatten(1).any(dim=1).sum() < 12
+    assert torch.equal(attack._climb(ours, group, name), found)
 
 
 # Few classes, small images
@@ -137,13 +153,13 @@ def test_targets_are_at_most_all_the_others(monkeypatch):
     seen = {}
 
     def watch(cls):
-        original = cls.perturb
+        original = cls.attack_single_run
 
-        def perturb(self, x, y):
+        def attack_single_run(self, *args, **kwargs):
             seen[cls] = self.n_target_classes
-            return original(self, x, y)
+            return original(self, *args, **kwargs)
 
-        monkeypatch.setattr(cls, "perturb", perturb)
+        monkeypatch.setattr(cls, "attack_single_run", attack_single_run)
 
     watch(APGDAttack_targeted)
     watch(FABAttack_PT)
@@ -192,10 +208,10 @@ def test_without_a_budget_the_images_come_back(way):
         ({"version": "smal"}, LookupError, "unknown version of AutoAttack 'smal'.*'small'"),
         ({"components": ("apgd",)}, ValueError, "components: expected names among apgd-ce"),
         ({"components": ()}, ValueError, "components: expected at least one"),
-        ({"n_iter": 0}, ValueError, "n_iter: expected at least 1, got 0"),
-        ({"n_restarts": 0}, ValueError, "n_restarts: expected at least 1"),
-        ({"n_targets": -1}, ValueError, "n_targets: expected at least 1"),
-        ({"n_queries": 0}, ValueError, "n_queries: expected at least 1"),
+        ({"n_iter": 0}, ValueError, "n_iter: expected a whole number of at least 1, got 0"),
+        ({"n_restarts": 0}, ValueError, "n_restarts: expected a whole number of at least 1"),
+        ({"n_targets": -1}, ValueError, "n_targets: expected a whole number of at least 1"),
+        ({"n_queries": 0}, ValueError, "n_queries: expected a whole number of at least 1"),
         ({"package": "torchattacks"}, ValueError, "package: expected auto, pyautoattack or"),
     ],
 )

@@ -147,19 +147,11 @@ def test_criteria_can_be_pickled():
         assert torch.equal(again(y, columns), criterion(y, columns))
 
 
-def test_without_foolbox_only_its_classes_are_missing(monkeypatch):
+def test_without_foolbox_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "foolbox", None)
     spec = importlib.util.spec_from_file_location("adapter_without_foolbox", adapter.__file__)
-    fresh = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, fresh)
-    spec.loader.exec_module(fresh)
     with pytest.raises(ModuleNotFoundError, match="pip install foolbox"):
-        _ = fresh.Rejected
-
-
-def test_other_names_are_unknown():
-    with pytest.raises(AttributeError, match="has no attribute 'Accepted'"):
-        _ = adapter.Accepted
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 def test_a_foolbox_model_leaves_the_network_alone():
@@ -299,7 +291,9 @@ def test_settings_are_checked():
         FoolboxAttack("LinfPGD")
     with pytest.raises(ValueError, match="goal: expected ACCEPTED_MISTAKE or REJECTED"):
         FoolboxAttack(ATTACKS["LinfPGD"], goal=Goal.MISTAKE)
-    with pytest.raises(ValueError, match="directions: expected at least 1, got 0"):
+    with pytest.raises(
+        ValueError, match="directions: expected a whole number of at least 1, got 0"
+    ):
         FoolboxAttack(ATTACKS["LinfPGD"], directions=0)
     with pytest.raises(ValueError, match="goal: expected ACCEPTED_MISTAKE or REJECTED"):
         to_foolbox(curved(), goal=Goal.MISTAKE)

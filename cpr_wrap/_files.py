@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import os
 import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -100,26 +102,41 @@ def _is_orphan(name: str) -> bool:
     return False
 
 
-def write_sealed(file: Path, layout: str, data: bytes) -> None:
-    """Write data behind a line that names their layout, `layout`, and a digest of both."""
-    head = f"{layout}\n".encode()
+def write_sealed(file: Path, layout: str, content: Mapping[str, Any]) -> None:
+    """Write tensors, numbers and texts, in lists and dictionaries, under a seal.
+
+    The seal is a line that names their layout, `layout`, and a digest of all.
+    """
+    # Not safetensors: strides and shared memory come back too, and networks round by strides.
+    buffer, head = io.BytesIO(), f"{layout}\n".encode()
+    torch.save(dict(content), buffer)
+    data = buffer.getvalue()
     write_atomically(file, head + digest(head, data).encode() + data)
 
 
-def read_sealed(file: Path, layout: str, *, older: bytes | None = None) -> bytes:
-    """Read data that `write_sealed` wrote; `older` is how files began before they were sealed.
+def read_sealed(
+    file: Path,
+    layout: str,
+    device: torch.device | str = "cpu",
+    *,
+    older: bytes | None = None,
+) -> dict[str, Any]:
+    """Read what `write_sealed` wrote; `older` is how files began before they were sealed.
 
     Raises:
         OSError: There is no such file, or it cannot be read.
         ValueError: It is whole, but has another layout.
         RuntimeError: It is damaged.
     """
-    content = file.read_bytes()
-    line, _, rest = content[:200].partition(b"\n")
-    head, data = line + b"\n", memoryview(content)[len(line) + 1 + 64 :]
+    whole = file.read_bytes()
+    line, _, rest = whole[:200].partition(b"\n")
+    head, data = line + b"\n", memoryview(whole)[len(line) + 1 + 64 :]
     sealed = rest[:64] == digest(head, data).encode()
     if sealed and line == layout.encode():
-        return bytes(data)
-    if sealed or (older is not None and content.startswith(older)):
+        content: dict[str, Any] = torch.load(
+            io.BytesIO(data), map_location=device, weights_only=True
+        )
+        return content
+    if sealed or (older is not None and whole.startswith(older)):
         raise ValueError(f"{file} was written by another version of cpr-wrap, not as {layout!r}")
     raise RuntimeError(f"{file} is damaged: its content does not match its digest")

@@ -116,15 +116,23 @@ def test_a_leftover_that_cannot_be_removed_does_not_stop_the_writer(tmp_path):
     assert (tmp_path / "file").read_bytes() == b"whole"
 
 
-def test_sealed_data_come_back(tmp_path):
-    for data in (b"", b"\n\nabc", bytes(range(256)) * 10):
-        write_sealed(tmp_path / "file", LAYOUT, data)
-        assert read_sealed(tmp_path / "file", LAYOUT) == data
+def test_sealed_content_comes_back(tmp_path):
+    for content in ({}, {"text": "\n\nabc", "numbers": [1, 2.5, None, {"deep": True}]}):
+        write_sealed(tmp_path / "file", LAYOUT, content)
+        assert read_sealed(tmp_path / "file", LAYOUT) == content
+
+
+def test_sealed_tensors_keep_their_strides(tmp_path):
+    odd = torch.arange(6.0).view(2, 3).t()
+    write_sealed(tmp_path / "file", LAYOUT, {"odd": odd})
+    found = read_sealed(tmp_path / "file", LAYOUT)["odd"]
+    assert torch.equal(found, odd)
+    assert found.stride() == odd.stride()
 
 
 def test_every_flipped_byte_and_every_cut_is_noticed(tmp_path):
     file = tmp_path / "file"
-    write_sealed(file, LAYOUT, b"some data")
+    write_sealed(file, LAYOUT, {"some": "data"})
     whole = file.read_bytes()
     for place in range(len(whole)):
         flipped = bytearray(whole)
@@ -136,7 +144,7 @@ def test_every_flipped_byte_and_every_cut_is_noticed(tmp_path):
 
 
 def test_another_layout_is_not_damage(tmp_path):
-    write_sealed(tmp_path / "file", "cpr-wrap test, layout 2", b"data")
+    write_sealed(tmp_path / "file", "cpr-wrap test, layout 2", {"some": "data"})
     with pytest.raises(ValueError, match=r"another version of cpr-wrap, not as .* layout 1'"):
         read_sealed(tmp_path / "file", LAYOUT)
     (tmp_path / "file").write_bytes(b"PK, from before files were sealed")

@@ -12,7 +12,6 @@ the folder's manifest, and another model with the same hash gets a folder of its
 
 from __future__ import annotations
 
-import io
 import json
 import time
 import warnings
@@ -105,27 +104,15 @@ def same_answers(one: Answers, other: Answers) -> bool:
     return True
 
 
-def write_tensors(file: Path, layout: str, content: Mapping[str, Any]) -> None:
-    """Write tensors, numbers and texts, in lists and dictionaries, under a seal."""
-    # Not safetensors: strides and shared memory come back too, and networks round by strides.
-    buffer = io.BytesIO()
-    torch.save(dict(content), buffer)
-    write_sealed(file, layout, buffer.getvalue())
-
-
-def read_tensors(
-    file: Path, layout: str, device: torch.device | str = "cpu"
-) -> dict[str, Any] | None:
-    """Read what `write_tensors` wrote; None if it is not there, or cannot be used."""
+def _read(file: Path, layout: str, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+    """Read a sealed file; None if it is not there, or cannot be used."""
     try:
-        data = read_sealed(file, layout)
+        return read_sealed(file, layout, device)
     except FileNotFoundError:
         return None
     except (OSError, RuntimeError, ValueError) as error:
         warnings.warn(f"{error}; its work is repeated", stacklevel=3)
         return None
-    content: dict[str, Any] = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
-    return content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,13 +133,13 @@ class Unit:
 
     def save(self, file: Path) -> None:
         """Write the unit in place of its partial file; it is there whole or not at all."""
-        write_tensors(file, _UNIT, {**vars(self), "passes": asdict(self.passes)})
+        write_sealed(file, _UNIT, {**vars(self), "passes": asdict(self.passes)})
         file.with_suffix(".partial").unlink(missing_ok=True)
 
     @classmethod
     def load(cls, file: Path) -> Unit | None:
         """Read a unit back, or None if it was not finished or is damaged."""
-        content = read_tensors(file, _UNIT)
+        content = _read(file, _UNIT)
         if content is None:
             return None
         return cls(**{**content, "passes": Passes(**content["passes"])})
@@ -275,7 +262,7 @@ class Underway:
         self.note = ""
         now = time.perf_counter()
         self._started, self._due = now, now + self.every
-        content = self.file and read_tensors(self.file, _LAYOUT, block.x.device)
+        content = self.file and _read(self.file, _LAYOUT, block.x.device)
         if content:
             self._go_to(content)
 
@@ -302,7 +289,7 @@ class Underway:
             "note": self.note,
         }
         try:
-            write_tensors(self.file, _LAYOUT, content)
+            write_sealed(self.file, _LAYOUT, content)
         except (OSError, RuntimeError, MemoryError) as error:
             # The unit itself needs far less room; and what fails here says nothing of its batches.
             if not (isinstance(error, OSError) or is_out_of_memory(error)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
-import io
 import json
 import pickle
 import textwrap
@@ -14,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from cpr_wrap._files import digest, read_sealed, write_sealed
@@ -27,11 +25,9 @@ _PLAIN = (bool, int, float, str, type(None))
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
     """Write the state of a training, and keep the one before."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
     if (folder / STATE).exists():
         (folder / STATE).replace(folder / PREVIOUS)
-    write_sealed(folder / STATE, _LAYOUT, buffer.getvalue())
+    write_sealed(folder / STATE, _LAYOUT, state)
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
@@ -40,9 +36,7 @@ def load_state(folder: Path) -> dict[str, Any] | None:
         if not file.exists():
             continue
         try:
-            data = io.BytesIO(read_sealed(file, _LAYOUT, older=b"PK"))  # layout 1 was a bare zip
-            state: dict[str, Any] = torch.load(data, map_location="cpu", weights_only=True)
-            return state
+            return read_sealed(file, _LAYOUT, older=b"PK")  # layout 1 was a bare zip
         except ValueError as error:
             raise ValueError(f"{error}; choose another folder, or pass resume=False") from error
         except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:

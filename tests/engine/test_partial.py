@@ -268,14 +268,14 @@ def test_finished_units_are_never_written_again(tmp_path, monkeypatch):
     "error", [OSError("no space left"), MemoryError(), RuntimeError("can't allocate memory")]
 )
 def test_a_partial_file_that_cannot_be_written_is_only_warned_of(error, tmp_path, monkeypatch):
-    write = storing.write_tensors
+    write = storing.write_sealed
 
     def fail(file, *rest):
         if file.suffix == ".partial":
             raise error
         write(file, *rest)
 
-    monkeypatch.setattr(storing, "write_tensors", fail)
+    monkeypatch.setattr(storing, "write_sealed", fail)
     stages = stages_of("loss", "confidence")
     with pytest.warns(UserWarning, match="could not write"):
         done = evaluate("confidence", stages, Store(tmp_path, {}))
@@ -287,7 +287,7 @@ def test_other_errors_while_writing_are_not_hidden(tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(storing, "write_tensors", fail)
+    monkeypatch.setattr(storing, "write_sealed", fail)
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         evaluate("confidence", stages_of("loss", "confidence"), Store(tmp_path, {}))
 
@@ -301,7 +301,7 @@ def test_writes_are_some_time_apart(took, pause, tmp_path, monkeypatch):
         clock[0] += took
 
     monkeypatch.setattr(storing.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(storing, "write_tensors", write)
+    monkeypatch.setattr(storing, "write_sealed", write)
     model, x, y = make("confidence", count=2)
     block = Block(model, x, y, y, eps=0.1, norm="Linf", batch_size=2)
     unit = Underway(block, Passes(), tmp_path / "file")

@@ -26,6 +26,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from cpr_wrap.cli.options import Common
+
 FAILED, CHECK_FAILED, INTERRUPTED, TERMINATED = 1, 3, 130, 143
 _UsageError: Any = typer.BadParameter.__base__  # click's, or that of typer's own copy of click
 
@@ -84,9 +86,22 @@ def reported(function: Callable[..., None]) -> Callable[..., None]:
 def _tell(text: str, code: int, as_json: bool, prefix: str = "") -> None:
     say(prefix + text)
     if as_json:
-        from cpr_wrap.cli._show import print_json
-
         print_json({"error": text, "exit_code": code})
+
+
+def print_json(data: Any) -> None:
+    """Print data as JSON on standard output; NaN and infinity are null."""
+    from pydantic_core import to_json
+
+    typer.echo(to_json(data, indent=2, inf_nan_mode="null").decode())
+
+
+def answer(options: Common, data: Any, *lines: str) -> None:
+    """Print data as JSON if that is asked for, else the lines."""
+    if options.as_json:
+        print_json(data)
+    else:
+        typer.echo("\n".join(lines))
 
 
 @contextmanager

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shlex
 import signal
@@ -91,9 +92,10 @@ def _tell(text: str, code: int, as_json: bool, prefix: str = "") -> None:
 
 def print_json(data: Any) -> None:
     """Print data as JSON on standard output; NaN and infinity are null."""
-    from pydantic_core import to_json
+    from pydantic_core import to_jsonable_python
 
-    typer.echo(to_json(data, indent=2, inf_nan_mode="null").decode())
+    plain = to_jsonable_python(data, inf_nan_mode="null")
+    typer.echo(json.dumps(plain, indent=2, allow_nan=False))
 
 
 def answer(options: Common, data: Any, *lines: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,14 +28,16 @@ def print_curve(found: RobustnessCurve) -> None:
     typer.echo(textwrap.fill(table.caption, width) + "\n")
 
 
-def print_certificate(found: Certificate, alphas: Sequence[float]) -> None:
-    """Print what is proven: certified robustness at each alpha, and bounds of the losses."""
-    facts = found.summary(tuple(alphas))
+def certificate_lines(found: Certificate) -> list[str]:
+    """What is proven: certified robustness at each alpha, and bounds of the losses."""
+    facts = found.summary()
     rows = {f"alpha {alpha}": percent(share) for alpha, share in facts["accuracy_at"].items()}
-    print_list("certified robustness", rows)
-    losses = facts["total_robust_loss"].items()
-    print_list("certified total robust loss", {k: f"at most {percent(v)}" for k, v in losses})
-    typer.echo(certificate_sentence(found))
+    bounds = {k: f"at most {percent(v)}" for k, v in facts["total_robust_loss"].items()}
+    return [
+        *listed("certified robustness", rows),
+        *listed("certified total robust loss", bounds),
+        certificate_sentence(found),
+    ]
 
 
 def certificate_sentence(found: Certificate) -> str:
@@ -72,9 +74,8 @@ def first_line(thing: object) -> str:
     return (thing.__doc__ or "").strip().split("\n")[0]
 
 
-def print_list(title: str, entries: Mapping[str, str]) -> None:
-    """Print names with what they are, one per line."""
+def listed(title: str, entries: Mapping[str, str]) -> list[str]:
+    """A title and names with what they are, one per line."""
     width = max(map(len, entries), default=0)
-    typer.echo(f"{title}:")
-    for name, text in entries.items():
-        typer.echo(f"  {name.ljust(width)}  {text}".rstrip())
+    lines = [f"  {name.ljust(width)}  {text}".rstrip() for name, text in entries.items()]
+    return [f"{title}:", *lines]

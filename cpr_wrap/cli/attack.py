@@ -9,12 +9,12 @@ import typer
 from cpr_wrap.attacks.ensemble import Listed
 from cpr_wrap.cli import _load, _show
 from cpr_wrap.cli._attacks import find_attack
-from cpr_wrap.cli._run import CHECK_FAILED, answer, mention, print_json
+from cpr_wrap.cli._run import CHECK_FAILED, answer, mention
 from cpr_wrap.cli.commands import Attack, Bench, Certify
 from cpr_wrap.evaluation import benchmark, verify_curve
 from cpr_wrap.evaluation import certify as prove
 from cpr_wrap.evaluation.curve import find_budget
-from cpr_wrap.metrics import PAPER_ALPHAS, RobustnessCurve
+from cpr_wrap.metrics import RobustnessCurve
 from cpr_wrap.selective import SelectiveClassifier, rule_config
 
 
@@ -94,12 +94,11 @@ def certify(options: Certify) -> None:
             {"index": number, **row}
             for number, row in zip(found.index.tolist(), found.to_rows(), strict=True)
         ]
-        if options.as_json:
-            print_json(found.summary() | ({"per_image": rows} if options.per_image else {}))
-            return
-        _show.print_certificate(found, PAPER_ALPHAS)
-        for row in rows if options.per_image else ():
-            typer.echo("  ".join(f"{key} {value}" for key, value in row.items()))
+        content, lines = found.summary(), _show.certificate_lines(found)
+        if options.per_image:
+            content["per_image"] = rows
+            lines += ["  ".join(f"{key} {value}" for key, value in row.items()) for row in rows]
+        answer(options, content, *lines)
 
 
 def bench(options: Bench) -> None:
@@ -110,11 +109,6 @@ def bench(options: Bench) -> None:
     figures = benchmark.measure(
         loaded.model, task.data, task.eps, budget=budget, batch_size=batch_size, norm=task.norm
     )
-    if options.as_json:
-        content = {"model": options.address, "rule": rule_config(rule), "engine": figures}
-        print_json(content)
-        return
-    typer.echo(f"{options.address}, {rule.describe()}, batches of {batch_size}")
     lines = {
         "forward": f"{1e6 * figures.forward:,.0f} µs per image",
         "input gradient": f"{1e6 * figures.backward:,.0f} µs per image, without its forward "
@@ -127,4 +121,6 @@ def bench(options: Bench) -> None:
         "efficiency": f"{figures.efficiency:.2f}, bare time / time taken "
         f"({figures.cpu_efficiency:.2f} in processor time)",
     }
-    _show.print_list("engine", lines)
+    head = f"{options.address}, {rule.describe()}, batches of {batch_size}"
+    content = {"model": options.address, "rule": rule_config(rule), "engine": figures}
+    answer(options, content, head, *_show.listed("engine", lines))

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import typer
-
 from cpr_wrap.attacks.ensemble import BUDGETS
 from cpr_wrap.cli import _show
 from cpr_wrap.cli._attacks import attack_names
-from cpr_wrap.cli._run import print_json
+from cpr_wrap.cli._run import answer
 from cpr_wrap.cli.commands import ListNames
 from cpr_wrap.data import DATASETS, LOADERS
 from cpr_wrap.rules import RULES
@@ -38,13 +36,10 @@ def list_names(options: ListNames) -> None:
         for kind, entries in kinds.items()
         if options.kind in (None, kind)
     }
-    if options.as_json:
-        print_json(found)
-        return
-    for name, entries in found.items():
-        _show.print_list(name, entries or {"none": ""})
+    lines = [line for k, v in found.items() for line in _show.listed(k, v or {"none": ""})]
     if "models" in found and options.source == "bundled":
-        typer.echo("models of other sources: cpr-wrap list models --source robustbench, or timm")
+        lines.append("models of other sources: cpr-wrap list models --source robustbench, or timm")
+    answer(options, found, *lines)
 
 
 def _first_lines(registry: Mapping[str, Any]) -> dict[str, str]:

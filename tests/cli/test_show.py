@@ -81,6 +81,6 @@ def test_describe_rule(rule, text):
     assert rule.describe() == text
 
 
-def test_a_list_is_aligned(capsys):
-    _show.print_list("rules", {"cpr": "consistency", "none": ""})
-    assert capsys.readouterr().out == "rules:\n  cpr   consistency\n  none\n"
+def test_a_list_is_aligned():
+    lines = _show.listed("rules", {"cpr": "consistency", "none": ""})
+    assert lines == ["rules:", "  cpr   consistency", "  none"]

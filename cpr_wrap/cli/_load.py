@@ -18,7 +18,8 @@ from cpr_wrap._text import eps_text
 from cpr_wrap.attacks.ensemble import Budget
 from cpr_wrap.calibration import Calibration, calibrate
 from cpr_wrap.cli._run import command_line, mention
-from cpr_wrap.cli.options import Common, DataOptions, Evaluation, ModelOptions, fraction
+from cpr_wrap.cli.commands import Sweep
+from cpr_wrap.cli.options import Calibrated, DataOptions, Evaluation, ModelOptions, fraction
 from cpr_wrap.data import DATASETS, LOADERS, ImageData, load_data
 from cpr_wrap.engine import ranks
 from cpr_wrap.engine.images import source_of
@@ -46,24 +47,19 @@ def load_task(
     """Load images for a model; the threat is the one asked for, or else the model's own."""
     images, facts = load_images(options, loaded.facts), loaded.facts
     eps, norm = threat_eps(options.eps, facts), threat_norm(options, facts)
-    task = make_task(options, loaded, images, eps, norm, options.network)
+    task = make_task(options, loaded, images, eps, norm)
     return replace(task, budget=budget, extras=extras)
 
 
 def make_task(
-    options: Common,
-    loaded: Loaded,
-    images: ImageData,
-    eps: float,
-    norm: str,
-    network: str | None,
+    options: Evaluation | Sweep, loaded: Loaded, images: ImageData, eps: float, norm: str
 ) -> Task:
     """An evaluation, with what a result says of its run to be checked and made again."""
     model, facts = loaded
     about = About(
         name=run_name(facts.address, model.rule.name, f"{norm}-{eps_text(eps)}"),
         model=facts.address,
-        network=network or "",
+        network=options.network or "",
         imports=tuple(options.imports or ()),
         dataset=images.name,
         part=images.part,
@@ -75,13 +71,13 @@ def make_task(
 
 
 def calibrated_task(
-    task: Task, rate: float | None, validation: str | None, data: DataOptions, facts: ZooModel
+    task: Task, rate: float | None, options: Calibrated | Sweep, facts: ZooModel
 ) -> Task:
     """The task with its rule set on validation images, if a rate is given."""
     if rate is not None:
         source = source_of(task.data.images, task.data.labels, None)
         try_attacks(task.extras, task.model, source, task.eps, task.norm)
-        held_out = validation_images(data, facts, validation, task.data)
+        held_out = validation_images(options, facts, options.validation, task.data)
         model, record = calibrated(task.model, rate, held_out)
         task = replace(task, model=model, calibration=record)
     warn_of_open_rule(task.model)

@@ -70,13 +70,8 @@ def certify(options: Certify) -> None:
     device = _load.pick_device(options.device)
     with _load.several_processes(device) as leads:
         loaded = _load.load_model(options, device)
-        task = _load.calibrated_task(
-            _load.load_task(options, loaded),
-            options.calibrate,
-            options.validation,
-            options,
-            loaded.facts,
-        )
+        task = _load.load_task(options, loaded)
+        task = _load.calibrated_task(task, options.calibrate, options, loaded.facts)
         model, images, eps = task.model, task.data, task.eps
         mention(f"{options.address}, {model.rule.describe()}, {len(images)} images, eps {eps:g}")
         found = prove(

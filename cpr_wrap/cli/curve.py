@@ -48,7 +48,7 @@ def _prepare(options: Curve, device: torch.device) -> Task:
     extras = tuple(find_attack(name, loaded.model.rule) for name in options.attack or ())
     task = _load.load_task(options, loaded, budget, extras)
     check_threat(threat(task.norm), task.eps, task.data.images)
-    task = _load.calibrated_task(task, options.calibrate, options.validation, options, loaded.facts)
+    task = _load.calibrated_task(task, options.calibrate, options, loaded.facts)
     images, rule = task.data, task.model.rule
     mention(
         f"{options.address}, {rule.describe()}, {len(images)} images of {images.name}, "

@@ -106,17 +106,18 @@ def make_tasks(options: Sweep, device: torch.device) -> Iterator[evaluations.Tas
     for address in options.models or ():
         # Weights in a file need a network; other addresses bring their own.
         network = options.network if address.startswith("local:") else None
+        own = replace(options, network=network)
         facts = load_network(address, network=network, model_dir=options.model_dir)
         key = (options.dataset or facts.dataset, facts.transform, facts.channels)
         images = held[key] = held.get(key) or _load.load_images(options, facts)
         sizes = [fraction(each) for each in options.eps or ()] or [_load.threat_eps(None, facts)]
         for text, wanted in product(options.rules or [""], norms or [None]):
             settings, rate = read_rule(text) if text else ({}, None)
-            model = ModelOptions(address=address, norm=wanted, network=network, **settings)
+            model = ModelOptions(address=address, norm=wanted, **settings)
             loaded = _load.Loaded(_load.under_rule(facts, model, device), facts)
             norm = _load.threat_norm(model, facts)
-            task = _load.make_task(options, loaded, images, sizes[0], norm, network)
-            task = _load.calibrated_task(task, rate, options.validation, options, facts)
+            task = _load.make_task(own, loaded, images, sizes[0], norm)
+            task = _load.calibrated_task(task, rate, options, facts)
             if task.calibration is not None and task.calibration.note:
                 mention(f"note: {text}: {task.calibration.note}")
             for eps, (name, budget) in product(sizes, budgets.items()):

@@ -85,9 +85,7 @@ class Registry(Mapping[str, T]):
 
     def __getitem__(self, name: str) -> T:
         if name not in self:
-            # LookupError, not KeyError: the latter prints its text as a quoted repr.
-            hint = near(str(name), list(self))
-            raise LookupError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(self)}")
+            raise unknown(self.kind, name, list(self))
         return self._entries[name]
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -109,9 +107,12 @@ class Registry(Mapping[str, T]):
 
 
 def unknown(kind: str, name: str, known: Collection[str]) -> LookupError:
-    """An error for a name that is not among the known ones, with the nearest of them."""
+    """An error for a name that is not among the known ones, with the nearest of them.
+
+    Not a KeyError, which prints its text as a quoted repr.
+    """
     listed = f" Known: {', '.join(sorted(known)) or 'none'}" if len(known) <= 12 else ""
-    return LookupError(f"unknown {kind} {name!r}.{near(name, known, 3)}{listed}")
+    return LookupError(f"unknown {kind} {name!r}.{near(str(name), known, 3)}{listed}")
 
 
 _asked_for: set[str] = set()  # modules that the caller named

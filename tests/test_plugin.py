@@ -201,7 +201,7 @@ def test_a_second_network_is_given_and_never_made_up(installed, tmp_path):
     commands = (
         "curve local:ensemble -n 2 --eps 0.3 --dataset mnist --budget fog-only --out run",
         "verify run",
-        "attack local:ensemble fog -n 2 --eps 0.3 --dataset mnist --rule ensemble",
+        "attack local:ensemble fog -n 2 --eps 0.3 --dataset mnist --rule ensemble --json",
     )
     done = run(installed, tmp_path, "-c", COMMANDS, json.dumps(commands))
     answers = [json.loads(line) for line in done.stdout.splitlines()]

@@ -6,34 +6,34 @@ Nothing here imports torch before a command runs: `cpr-wrap --help` answers at o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Annotated
+from pkgutil import resolve_name
+from typing import Annotated, Any
 
 import typer
 
-from cpr_wrap.cli import advise, attack, curve, demo, listing, predict, results, sweep, train
+from cpr_wrap.cli import commands
 from cpr_wrap.cli._run import Program, reported
-from cpr_wrap.cli.options import flattened
+from cpr_wrap.cli.options import spread
 
 __all__ = ["app", "main"]
 
-# In the order in which `cpr-wrap --help` shows them.
-_COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
-    "demo": ("Start here", demo.demo),
-    "list": ("Start here", listing.list_names),
-    "curve": ("Evaluate", curve.curve),
-    "sweep": ("Evaluate", sweep.sweep),
-    "certify": ("Evaluate", attack.certify),
-    "attack": ("Evaluate", attack.attack),
-    "merge": ("Evaluate", results.merge),
-    "verify": ("Evaluate", results.verify),
-    "advise": ("Make and use models", advise.advise),
-    "calibrate": ("Make and use models", advise.calibrate),
-    "train": ("Make and use models", train.train),
-    "predict": ("Make and use models", predict.predict),
-    "report": ("Show", results.report),
-    "compare": ("Show", results.compare),
-    "bench": ("Show", attack.bench),
+# In the order in which `cpr-wrap --help` shows them, each with the function that does the work.
+_COMMANDS: dict[str, tuple[str, type[Any], str]] = {
+    "demo": ("Start here", commands.Demo, "demo:demo"),
+    "list": ("Start here", commands.ListNames, "listing:list_names"),
+    "curve": ("Evaluate", commands.Curve, "curve:curve"),
+    "sweep": ("Evaluate", commands.Sweep, "sweep:sweep"),
+    "certify": ("Evaluate", commands.Certify, "attack:certify"),
+    "attack": ("Evaluate", commands.Attack, "attack:attack"),
+    "merge": ("Evaluate", commands.Merge, "results:merge"),
+    "verify": ("Evaluate", commands.Verify, "results:verify"),
+    "advise": ("Make and use models", commands.Advise, "advise:advise"),
+    "calibrate": ("Make and use models", commands.Calibrate, "advise:calibrate"),
+    "train": ("Make and use models", commands.Train, "train:train"),
+    "predict": ("Make and use models", commands.Predict, "predict:predict"),
+    "report": ("Show", commands.Report, "results:report"),
+    "compare": ("Show", commands.Compare, "results:compare"),
+    "bench": ("Show", commands.Bench, "attack:bench"),
 }
 
 app = typer.Typer(
@@ -69,16 +69,18 @@ def about(
     """
 
 
-def _help(function: Callable[..., None]) -> str:
-    """A command's docstring with each paragraph on one line, for the terminal to break."""
-    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+def _add(name: str, panel: str, command: type[Any], address: str) -> None:
+    def work(options: Any) -> None:
+        resolve_name(f"cpr_wrap.cli.{address}")(options)
+
+    # Each paragraph on one line, for the terminal to break.
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    app.command(name, help=text, rich_help_panel=panel)(reported(spread(command, work)))
 
 
-for _name, (_panel, _function) in _COMMANDS.items():
-    app.command(_name, help=_help(_function), rich_help_panel=_panel)(
-        reported(flattened(_function))
-    )
+for _name, _facts in _COMMANDS.items():
+    _add(_name, *_facts)
 
 
 def main() -> None:

@@ -2,87 +2,36 @@
 
 from __future__ import annotations
 
-import types
+import re
 import typing
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import contextmanager, suppress
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
 import typer
 
+from cpr_wrap._registry import near
+from cpr_wrap._text import eps_text
+from cpr_wrap.attacks.ensemble import Budget
+from cpr_wrap.calibration import Calibration, calibrate
 from cpr_wrap.cli._run import command_line, mention
-from cpr_wrap.cli.options import Common, DataOptions, ModelOptions, fraction
-
-if TYPE_CHECKING:
-    import torch
-
-    from cpr_wrap.attacks.ensemble import Budget
-    from cpr_wrap.calibration import Calibration, CalibrationRecord
-    from cpr_wrap.data import ImageData
-    from cpr_wrap.evaluation.sweep import Task
-    from cpr_wrap.rule import RejectionRule
-    from cpr_wrap.selective import SelectiveClassifier
-    from cpr_wrap.zoo import ZooModel
-
-_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Subject:
-    """A model, the images to evaluate it on, the threat, and how the rule was set, if it was."""
-
-    model: SelectiveClassifier
-    facts: ZooModel
-    images: ImageData
-    eps: float
-    norm: str
-    calibration: CalibrationRecord | None = None
-
-    def calibrated(
-        self, rate: float | None, validation: str | None, data: DataOptions, extras: Any = ()
-    ) -> Subject:
-        """Set the rule on validation images, if a rate is given; `extras` are tried before that."""
-        from cpr_wrap.engine.images import source_of
-        from cpr_wrap.evaluation.preflight import try_attacks
-
-        model, record = self.model, None
-        if rate is not None:
-            source = source_of(self.images.images, self.images.labels, None)
-            try_attacks(extras, model, source, self.eps, self.norm)
-            held_out = validation_images(data, self.facts, validation, self.images)
-            model, record = calibrated(model, rate, held_out)
-        warn_of_open_rule(model)
-        return replace(self, model=model, calibration=record)
-
-    def task(
-        self, name: str, budget: Budget, common: Common, network: str | None, extras: Any = ()
-    ) -> Task:
-        """Its evaluation, with what a result says of its run to be checked and made again."""
-        from cpr_wrap.evaluation.sweep import Task
-        from cpr_wrap.metrics import About
-
-        about = About(
-            name=name,
-            model=self.facts.address,
-            network=network or "",
-            imports=tuple(common.imports or ()),
-            dataset=self.images.name,
-            part=self.images.part,
-            dataset_note=self.images.note,
-            command=command_line(),
-            trained_eps=self.facts.trained_eps,
-        )
-        return Task(
-            about=about,
-            model=self.model,
-            data=self.images,
-            eps=self.eps,
-            norm=self.norm,
-            budget=budget,
-            extras=extras,
-            calibration=None if self.calibration is None else self.calibration.facts,
-        )
+from cpr_wrap.cli.commands import Sweep
+from cpr_wrap.cli.options import Calibrated, DataOptions, Evaluation, ModelOptions, fraction
+from cpr_wrap.data import DATASETS, LOADERS, ImageData, load_data
+from cpr_wrap.engine import ranks
+from cpr_wrap.engine.images import source_of
+from cpr_wrap.engine.progress import busy
+from cpr_wrap.evaluation.preflight import preflight, try_attacks
+from cpr_wrap.evaluation.sweep import NO_ATTACKS, Task
+from cpr_wrap.geometry import threat
+from cpr_wrap.metrics import About
+from cpr_wrap.rule import DEFAULT_RULE, RejectionRule, find_rule
+from cpr_wrap.selective import SelectiveClassifier, network_device
+from cpr_wrap.training.distributed import choose_device
+from cpr_wrap.zoo import ZOOS, ZooModel, load_network, wrap
 
 
 class Loaded(NamedTuple):
@@ -91,15 +40,48 @@ class Loaded(NamedTuple):
     model: SelectiveClassifier
     facts: ZooModel
 
-    def on_images(self, eps: float | None, model: ModelOptions, data: DataOptions) -> Subject:
-        """Load images for it; the threat is the one asked for, or else the model's own."""
-        return Subject(
-            model=self.model,
-            facts=self.facts,
-            eps=threat_eps(eps, self.facts),
-            norm=threat_norm(model, self.facts),
-            images=load_images(data, self.facts),
-        )
+
+def load_task(
+    options: Evaluation, loaded: Loaded, budget: Budget = NO_ATTACKS, extras: Sequence[Any] = ()
+) -> Task:
+    """Load images for a model; the threat is the one asked for, or else the model's own."""
+    images, facts = load_images(options, loaded.facts), loaded.facts
+    eps, norm = threat_eps(options.eps, facts), threat_norm(options, facts)
+    task = make_task(options, loaded, images, eps, norm)
+    return replace(task, budget=budget, extras=extras)
+
+
+def make_task(
+    options: Evaluation | Sweep, loaded: Loaded, images: ImageData, eps: float, norm: str
+) -> Task:
+    """An evaluation, with what a result says of its run to be checked and made again."""
+    model, facts = loaded
+    about = About(
+        name=run_name(facts.address, model.rule.name, f"{norm}-{eps_text(eps)}"),
+        model=facts.address,
+        network=options.network or "",
+        imports=tuple(options.imports or ()),
+        dataset=images.name,
+        part=images.part,
+        dataset_note=images.note,
+        command=command_line(),
+        trained_eps=facts.trained_eps,
+    )
+    return Task(about=about, model=model, data=images, eps=eps, norm=norm)
+
+
+def calibrated_task(
+    task: Task, rate: float | None, options: Calibrated | Sweep, facts: ZooModel
+) -> Task:
+    """The task with its rule set on validation images, if a rate is given."""
+    if rate is not None:
+        source = source_of(task.data.images, task.data.labels, None)
+        try_attacks(task.extras, task.model, source, task.eps, task.norm)
+        held_out = validation_images(options, facts, options.validation, task.data)
+        model, record = calibrated(task.model, rate, held_out)
+        task = replace(task, model=model, calibration=record)
+    warn_of_open_rule(task.model)
+    return task
 
 
 def run_name(address: str, *words: str) -> str:
@@ -107,12 +89,25 @@ def run_name(address: str, *words: str) -> str:
     return "+".join((address.rpartition(":")[2].rstrip("/").rpartition("/")[2], *words))
 
 
+def file_name(name: str) -> str:
+    """A run's name as that of its folder."""
+    return re.sub(r"[^\w.+=-]", "-", name)
+
+
+def check_free(path: Path, overwrite: bool) -> None:
+    """Refuse to replace a file that nobody said may go."""
+    if path.exists() and not overwrite:
+        raise typer.BadParameter(f"{path} exists; choose another file, or pass --overwrite")
+
+
+def own_code(network: str | None) -> str:
+    """The option to type for your own network; empty for one of the package's or a zoo's."""
+    source, colon, _ = (network or "").partition(":")
+    return f" --network {network}" if colon and source not in ZOOS else ""
+
+
 def pick_device(name: str) -> torch.device:
     """The device of that name, if this machine has one."""
-    import torch
-
-    from cpr_wrap.training.distributed import choose_device
-
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there.get(name, True):
         raise ValueError(f"this machine has no {name} device; use --device auto or cpu")
@@ -123,8 +118,6 @@ def pick_device(name: str) -> torch.device:
 @contextmanager
 def several_processes(device: torch.device) -> Iterator[bool]:
     """Join the processes of this command, if there are several; yields whether this one leads."""
-    from cpr_wrap.engine import ranks
-
     joined_before = ranks.together()
     ranks.join(device)
     try:
@@ -134,54 +127,39 @@ def several_processes(device: torch.device) -> Iterator[bool]:
             ranks.leave(wait=False)
 
 
-def load_model(address: str, options: ModelOptions, device: torch.device) -> Loaded:
+def load_model(options: ModelOptions, device: torch.device) -> Loaded:
     """Load a model and put it under the rule that the options ask for."""
-    from cpr_wrap.rule import find_rule
-    from cpr_wrap.zoo import load_network
-
     # An unknown rule or norm is better found before a download than after.
     if options.rule is not None:
         find_rule(options.rule)
     threat_norm(options, None)
-    facts = load_network(address, model_dir=options.model_dir, network=options.network)
+    facts = load_network(options.address, model_dir=options.model_dir, network=options.network)
     return Loaded(under_rule(facts, options, device), facts)
 
 
 def under_rule(facts: ZooModel, options: ModelOptions, device: torch.device) -> SelectiveClassifier:
     """A loaded network under the rule that the options ask for."""
-    from cpr_wrap.rule import DEFAULT_RULE, find_rule
-    from cpr_wrap.zoo import wrap
-
-    rule = None if options.rule is None else find_rule(options.rule).name
-    own = facts.rule
-    # A network saved without rejection is made for no rule in particular.
-    wants_another = options.radius or options.steps or options.step_size
-    if rule is None and (own is None or (not own.can_reject and wants_another)):
-        rule = DEFAULT_RULE
-    settings = _rule_settings(rule or own.name, options, facts)  # type: ignore[union-attr]
-    return wrap(facts, rule, device=device, **settings)
-
-
-def _rule_settings(rule: str, options: ModelOptions, facts: ZooModel) -> dict[str, Any]:
-    from cpr_wrap.selective import RULES
-
-    kind = RULES[rule]
+    own = facts.rule if options.rule is None else None
+    if own is not None and not own.can_reject:
+        # A network saved without rejection is made for no rule in particular.
+        own = None if options.radius or options.steps or options.step_size else own
+    kind = find_rule(options.rule or DEFAULT_RULE) if own is None else type(own)
     names = ("radius", "steps", "step_size", "threshold")
     settings = {name: value for name in names if (value := getattr(options, name)) is not None}
     known = [field.name for field in fields(kind)]
     for name in settings:
         if name not in known:
-            raise typer.BadParameter(f"rule {rule} takes no {name}; it takes {', '.join(known)}")
-    own = options.rule is None and facts.rule is not None and facts.rule.name == rule
-    if "norm" in known and (options.norm or not own):
+            raise typer.BadParameter(
+                f"rule {kind.name} takes no {name}; it takes {', '.join(known)}"
+            )
+    if "norm" in known and (options.norm or own is None):
         settings["norm"] = threat_norm(options, facts)
-    return settings | rule_options(kind, options.settings or ())
+    settings |= rule_options(kind, options.settings or ())
+    return wrap(facts, kind.name if own is None else None, device=device, **settings)
 
 
 def rule_options(rule: type[RejectionRule], pairs: Sequence[str]) -> dict[str, Any]:
     """Read `name=value` pairs as settings of a rule, by the rule's own types."""
-    from cpr_wrap._registry import near
-
     hints = typing.get_type_hints(rule) if pairs else {}
     known = [field.name for field in fields(rule)]
     settings: dict[str, Any] = {}
@@ -201,38 +179,26 @@ def rule_options(rule: type[RejectionRule], pairs: Sequence[str]) -> dict[str, A
 
 def _read(name: str, text: str, kind: Any) -> Any:
     """A value of a type, from text."""
-    origin, choices = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        if type(None) in choices and text.lower() == "none":
-            return None
-        return _read(name, text, next(c for c in choices if c is not type(None)))
-    if origin is typing.Literal:
-        known = {str(choice): choice for choice in choices}
-        if text not in known:
-            raise typer.BadParameter(f"{name}: expected one of {', '.join(known)}, got {text!r}")
-        return known[text]
-    readers: dict[Any, tuple[str, Any]] = {
-        bool: ("yes or no", lambda text: _WORDS[text.lower()]),
-        int: ("a whole number", int),
-        float: (
-            "a number",
-            lambda text: -fraction(text[1:]) if text[:1] == "-" else fraction(text),
-        ),
-        str: ("text", str),
-    }
-    if kind not in readers:
-        raise typer.BadParameter(f"{name} cannot be set from the command line")
-    expected, read = readers[kind]
+    from pydantic import PydanticUserError, TypeAdapter, ValidationError
+
+    choices = typing.get_args(kind)
+    value: Any = {str(choice): choice for choice in choices}.get(text, text)
+    if type(None) in choices and text.lower() == "none":
+        value = None
+    elif float in (kind, *choices):
+        with suppress(typer.BadParameter):
+            value = -fraction(text[1:]) if text[:1] == "-" else fraction(text)
     try:
-        return read(text)
-    except (KeyError, ValueError, typer.BadParameter) as error:
-        raise typer.BadParameter(f"{name}: expected {expected}, got {text!r}") from error
+        return TypeAdapter(kind).validate_python(value)
+    except PydanticUserError as error:
+        raise typer.BadParameter(f"{name} cannot be set from the command line") from error
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise typer.BadParameter(f"{name}: {problem}, got {text!r}") from error
 
 
 def threat_norm(options: ModelOptions, facts: ZooModel | None) -> str:
     """The norm asked for, in any case, or else the one that the model was made for."""
-    from cpr_wrap.geometry import threat
-
     try:
         return threat(options.norm or (facts and facts.norm) or "Linf").name
     except LookupError as error:
@@ -254,8 +220,6 @@ def load_images(options: DataOptions, facts: ZooModel, part: str | None = None) 
 
     By default those of the part for robustness, or of all test images those with given numbers.
     """
-    from cpr_wrap.data import DATASETS, load_data
-
     name = options.dataset or facts.dataset
     if name is None:
         raise typer.BadParameter(
@@ -300,11 +264,6 @@ def _check_fit(data: ImageData, facts: ZooModel, options: DataOptions) -> None:
 
 def calibrated(model: SelectiveClassifier, rate: float, data: ImageData) -> Calibration:
     """Set the rule on some images so that it rejects that share of right answers."""
-    from cpr_wrap.calibration import calibrate
-    from cpr_wrap.engine.progress import busy
-    from cpr_wrap.evaluation.preflight import preflight
-    from cpr_wrap.selective import network_device
-
     device = network_device(model.base)
     images, labels = data.images.to(device), data.labels.to(device)
     with busy("calibrating"):
@@ -316,8 +275,6 @@ def validation_images(
     options: DataOptions, facts: ZooModel, name: str | None, tested: ImageData
 ) -> ImageData:
     """Images to set a rule on, by default the validation part of the data set that is tested on."""
-    from cpr_wrap.data import DATASETS, LOADERS
-
     name = name or options.dataset or facts.dataset or ""
     if name == options.dataset and not (name in DATASETS or name in LOADERS):
         raise typer.BadParameter(

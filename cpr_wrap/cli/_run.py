@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shlex
 import signal
@@ -25,6 +26,8 @@ from typing import Any
 
 import typer
 from typer.core import TyperGroup
+
+from cpr_wrap.cli.options import Common
 
 FAILED, CHECK_FAILED, INTERRUPTED, TERMINATED = 1, 3, 130, 143
 _UsageError: Any = typer.BadParameter.__base__  # click's, or that of typer's own copy of click
@@ -84,9 +87,23 @@ def reported(function: Callable[..., None]) -> Callable[..., None]:
 def _tell(text: str, code: int, as_json: bool, prefix: str = "") -> None:
     say(prefix + text)
     if as_json:
-        from cpr_wrap.cli._show import print_json
-
         print_json({"error": text, "exit_code": code})
+
+
+def print_json(data: Any) -> None:
+    """Print data as JSON on standard output; NaN and infinity are null."""
+    from pydantic_core import to_jsonable_python
+
+    plain = to_jsonable_python(data, inf_nan_mode="null")
+    typer.echo(json.dumps(plain, indent=2, allow_nan=False))
+
+
+def answer(options: Common, data: Any, *lines: str) -> None:
+    """Print data as JSON if that is asked for, else the lines."""
+    if options.as_json:
+        print_json(data)
+    else:
+        typer.echo("\n".join(lines))
 
 
 @contextmanager

@@ -1,69 +1,26 @@
-"""What commands print: tables and sentences for people, JSON for machines."""
+"""What commands print for people: tables and sentences."""
 
 from __future__ import annotations
 
-import enum
-import json
-import math
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import typer
 
 from cpr_wrap._text import duration as duration
 from cpr_wrap._text import percent as percent
-
-if TYPE_CHECKING:
-    from cpr_wrap.calibration import CalibrationRecord
-    from cpr_wrap.cli.options import Common
-    from cpr_wrap.metrics import RobustnessCurve
-    from cpr_wrap.metrics.certificate import Certificate
-
-
-def print_json(data: Any) -> None:
-    """Print data as JSON on standard output."""
-    typer.echo(json.dumps(plain(data), indent=2, allow_nan=False))
-
-
-def answer(common: Common, data: Any, *lines: str) -> None:
-    """Print data as JSON if that is asked for, else the lines."""
-    if common.as_json:
-        print_json(data)
-    else:
-        typer.echo("\n".join(lines))
-
-
-def plain(value: Any) -> Any:
-    """Make lists, dictionaries and numbers of what commands have; None of NaN and infinity."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value.value if isinstance(value, enum.Enum) else value
-    if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if hasattr(value, "_asdict"):
-        return plain(value._asdict())
-    if isinstance(value, Sequence):
-        return [plain(entry) for entry in value]
-    if is_dataclass(value):
-        name = getattr(value, "name", None)  # rules keep theirs on the class
-        named = {"name": name} if isinstance(name, str) else {}
-        return named | {f.name: plain(getattr(value, f.name)) for f in fields(value)}
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"expected something JSON can say, got {type(value).__name__}")
+from cpr_wrap.calibration import CalibrationRecord
+from cpr_wrap.metrics import RobustnessCurve
+from cpr_wrap.metrics.certificate import Certificate
+from cpr_wrap.report import curve_values, losses, with_bars
+from cpr_wrap.rule import rule_config
 
 
 def print_curve(found: RobustnessCurve) -> None:
     """Print a curve as a table with bars, and its total losses."""
-    from cpr_wrap.report import curve_values, losses, with_bars
-
     table = curve_values(found)
     for each in (with_bars(table), losses(found)):
         typer.echo(replace(each, caption="").render("text") + "\n")
@@ -71,14 +28,16 @@ def print_curve(found: RobustnessCurve) -> None:
     typer.echo(textwrap.fill(table.caption, width) + "\n")
 
 
-def print_certificate(found: Certificate, alphas: Sequence[float]) -> None:
-    """Print what is proven: certified robustness at each alpha, and bounds of the losses."""
-    facts = found.summary(tuple(alphas))
+def certificate_lines(found: Certificate) -> list[str]:
+    """What is proven: certified robustness at each alpha, and bounds of the losses."""
+    facts = found.summary()
     rows = {f"alpha {alpha}": percent(share) for alpha, share in facts["accuracy_at"].items()}
-    print_list("certified robustness", rows)
-    losses = facts["total_robust_loss"].items()
-    print_list("certified total robust loss", {k: f"at most {percent(v)}" for k, v in losses})
-    typer.echo(certificate_sentence(found))
+    bounds = {k: f"at most {percent(v)}" for k, v in facts["total_robust_loss"].items()}
+    return [
+        *listed("certified robustness", rows),
+        *listed("certified total robust loss", bounds),
+        certificate_sentence(found),
+    ]
 
 
 def certificate_sentence(found: Certificate) -> str:
@@ -104,14 +63,19 @@ def calibration_sentence(record: CalibrationRecord) -> str:
     return "\n".join(lines)
 
 
+def calibration_facts(record: CalibrationRecord) -> dict[str, Any]:
+    """How a rule was set, as plain data."""
+    rules = {"before": rule_config(record.before), "after": rule_config(record.after)}
+    return {**vars(record), **rules}
+
+
 def first_line(thing: object) -> str:
     """The first line of a docstring."""
     return (thing.__doc__ or "").strip().split("\n")[0]
 
 
-def print_list(title: str, entries: Mapping[str, str]) -> None:
-    """Print names with what they are, one per line."""
+def listed(title: str, entries: Mapping[str, str]) -> list[str]:
+    """A title and names with what they are, one per line."""
     width = max(map(len, entries), default=0)
-    typer.echo(f"{title}:")
-    for name, text in entries.items():
-        typer.echo(f"  {name.ljust(width)}  {text}".rstrip())
+    lines = [f"  {name.ljust(width)}  {text}".rstrip() for name, text in entries.items()]
+    return [f"{title}:", *lines]

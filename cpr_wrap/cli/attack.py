@@ -2,61 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-from cpr_wrap.cli import _load, _show, options
-from cpr_wrap.cli._run import CHECK_FAILED, mention
-from cpr_wrap.cli.options import Common, DataOptions, ModelOptions, argument, option
+from cpr_wrap.attacks.ensemble import Listed
+from cpr_wrap.cli import _load, _show
+from cpr_wrap.cli._attacks import find_attack
+from cpr_wrap.cli._run import CHECK_FAILED, answer, mention
+from cpr_wrap.cli.commands import Attack, Bench, Certify
+from cpr_wrap.evaluation import benchmark, verify_curve
+from cpr_wrap.evaluation import certify as prove
+from cpr_wrap.evaluation.curve import find_budget
+from cpr_wrap.metrics import RobustnessCurve
+from cpr_wrap.selective import SelectiveClassifier, rule_config
 
-if TYPE_CHECKING:
-    from cpr_wrap.metrics import RobustnessCurve
-    from cpr_wrap.selective import SelectiveClassifier
 
-
-def attack(
-    address: str = options.address(),
-    name: str = argument("The attack: see `cpr-wrap list attacks`, or module:name."),
-    *,
-    eps: float | None = options.eps(),
-    iterations: int | None = option("Steps of each restart of our attacks; 50 by default.", min=1),
-    restarts: int | None = option(
-        "Random restarts of our attacks, in addition to the clean image; 1 by default.", min=0
-    ),
-    seed: int = options.seed(),
-    batch_size: int | None = options.batch_size(),
-    model: ModelOptions,
-    data: DataOptions,
-    common: Common,
-) -> None:
-    """Run one attack (ours, AutoAttack, Foolbox, your own) and count what it breaks.
-
-    The attack only proposes points. They are projected into the ball, judged by the model, and
-    checked again by independent code.
-
-    Example: cpr-wrap attack bundled:mnist-compact-at CHCMOA --num 50
-    """
-    from cpr_wrap.attacks.ensemble import Listed
-    from cpr_wrap.cli._attacks import find_attack
-
-    loaded = _load.load_model(address, model, _load.pick_device(common.device))
-    stage = find_attack(name, loaded.model.rule, steps=iterations, restarts=restarts)
-    subject = loaded.on_images(eps, model, data)
-    _load.warn_of_open_rule(loaded.model)
-    budget = Listed(name=f"only {stage.name}", listed=(stage,))
-    task = subject.task(stage.name, budget, common, model.network)
-    found = task.evaluate(audited=False, seed=seed, batch_size=batch_size)
-    counts = _count(loaded.model, found, stage.name)
-    content = {"model": address, "rule": loaded.model.rule, **counts}
-    _show.answer(common, content, *_sentences(counts))
+def attack(options: Attack) -> None:
+    """Run one attack, and count what holds."""
+    loaded = _load.load_model(options, _load.pick_device(options.device))
+    model, counted = loaded.model, {"steps": options.iterations, "restarts": options.restarts}
+    stage = find_attack(options.name, model.rule, **counted)
+    task = _load.load_task(options, loaded, Listed(name=f"only {stage.name}", listed=(stage,)))
+    _load.warn_of_open_rule(model)
+    found = task.evaluate(audited=False, seed=options.seed, batch_size=options.batch_size)
+    counts = _count(model, found, stage.name)
+    content = {"model": options.address, "rule": rule_config(model.rule), **counts}
+    answer(options, content, *_sentences(counts))
     if counts["problems"]:
         raise typer.Exit(CHECK_FAILED)
 
 
 def _count(model: SelectiveClassifier, found: RobustnessCurve, name: str) -> dict[str, Any]:
-    from cpr_wrap.evaluation import verify_curve
-
     records = found.records
     right = records.clean_label == records.label
     mistakes = right & records.outer_broken
@@ -88,81 +65,45 @@ def _sentences(counts: dict[str, Any]) -> list[str]:
     ]
 
 
-def certify(
-    address: str = options.address(),
-    *,
-    eps: float | None = options.eps(),
-    calibrate: float | None = options.calibration(),
-    validation: str | None = options.validation(),
-    crown: bool = option(
-        "Use CROWN in addition to interval bounds.", "--crown/--no-crown", default=True
-    ),
-    per_image: bool = option("Also print the radii of each image.", default=False),
-    model: ModelOptions,
-    data: DataOptions,
-    common: Common,
-) -> None:
-    """Prove a lower bound on a model's robustness, in Linf.
-
-    No attack can find an accepted mistake or a rejection within the proven radii. `cpr-wrap curve
-    --certify` draws this bound below the curve that attacks give.
-
-    Example: cpr-wrap certify bundled:mnist-compact-ibp --eps 0.3
-    """
-    device = _load.pick_device(common.device)
+def certify(options: Certify) -> None:
+    """Prove, and show what is proven."""
+    device = _load.pick_device(options.device)
     with _load.several_processes(device) as leads:
-        from cpr_wrap.evaluation import certify as prove
-        from cpr_wrap.metrics import PAPER_ALPHAS
-
-        subject = _load.load_model(address, model, device).on_images(eps, model, data)
-        subject = subject.calibrated(calibrate, validation, data)
-        images, rule = subject.images, subject.model.rule
-        mention(f"{address}, {rule.describe()}, {len(images)} images, eps {subject.eps:g}")
-        task = (subject.model, images.images, images.labels, subject.eps)
-        found = prove(*task, crown=crown, indices=images.indices, progress=True)
+        loaded = _load.load_model(options, device)
+        task = _load.load_task(options, loaded)
+        task = _load.calibrated_task(task, options.calibrate, options, loaded.facts)
+        model, images, eps = task.model, task.data, task.eps
+        mention(f"{options.address}, {model.rule.describe()}, {len(images)} images, eps {eps:g}")
+        found = prove(
+            model,
+            images.images,
+            images.labels,
+            eps,
+            crown=options.crown,
+            indices=images.indices,
+            progress=True,
+        )
         if not leads:
             return
         rows = [
             {"index": number, **row}
             for number, row in zip(found.index.tolist(), found.to_rows(), strict=True)
         ]
-        if common.as_json:
-            _show.print_json(found.summary() | ({"per_image": rows} if per_image else {}))
-            return
-        _show.print_certificate(found, PAPER_ALPHAS)
-        for row in rows if per_image else ():
-            typer.echo("  ".join(f"{key} {value}" for key, value in row.items()))
+        content, lines = found.summary(), _show.certificate_lines(found)
+        if options.per_image:
+            content["per_image"] = rows
+            lines += ["  ".join(f"{key} {value}" for key, value in row.items()) for row in rows]
+        answer(options, content, *lines)
 
 
-def bench(
-    address: str = argument("A model.", "bundled:mnist-compact-at", metavar="ADDRESS"),
-    *,
-    eps: float | None = options.eps(),
-    budget: str = options.budget(default="quick"),
-    batch_size: int = option("Batch size.", default=128, min=1),
-    model: ModelOptions,
-    data: DataOptions,
-    common: Common,
-) -> None:
-    """Measure how long passes, a prediction and an evaluation take, and how they compare.
-
-    The bare time of an evaluation is the time of its forward and backward passes alone. Processor
-    times are given too, because they do not depend on other work on the machine.
-
-    Example: cpr-wrap bench bundled:mnist-compact-at --num 100
-    """
-    from cpr_wrap.evaluation import benchmark
-    from cpr_wrap.evaluation.curve import find_budget
-
-    plan = find_budget(budget)
-    loaded = _load.load_model(address, model, _load.pick_device(common.device))
-    subject = loaded.on_images(eps, model, data)
-    task = (loaded.model, subject.images, subject.eps)
-    figures = benchmark.measure(*task, budget=plan, batch_size=batch_size, norm=subject.norm)
-    if common.as_json:
-        _show.print_json({"model": address, "rule": loaded.model.rule, "engine": figures})
-        return
-    typer.echo(f"{address}, {loaded.model.rule.describe()}, batches of {batch_size}")
+def bench(options: Bench) -> None:
+    """Measure, and print the figures."""
+    budget, batch_size = find_budget(options.budget), options.batch_size
+    loaded = _load.load_model(options, _load.pick_device(options.device))
+    task, rule = _load.load_task(options, loaded), loaded.model.rule
+    figures = benchmark.measure(
+        loaded.model, task.data, task.eps, budget=budget, batch_size=batch_size, norm=task.norm
+    )
     lines = {
         "forward": f"{1e6 * figures.forward:,.0f} µs per image",
         "input gradient": f"{1e6 * figures.backward:,.0f} µs per image, without its forward "
@@ -170,9 +111,11 @@ def bench(
         "prediction": f"{1e6 * figures.prediction:,.0f} µs per image, "
         f"{figures.prediction_ratio:.2f} times its bare passes "
         f"({figures.cpu_prediction_ratio:.2f} in processor time)",
-        f"budget {budget}": f"{figures.passes_per_image:,.0f} passes per image, "
+        f"budget {options.budget}": f"{figures.passes_per_image:,.0f} passes per image, "
         f"{_show.duration(figures.seconds)} for {figures.images} images",
         "efficiency": f"{figures.efficiency:.2f}, bare time / time taken "
         f"({figures.cpu_efficiency:.2f} in processor time)",
     }
-    _show.print_list("engine", lines)
+    head = f"{options.address}, {rule.describe()}, batches of {batch_size}"
+    content = {"model": options.address, "rule": rule_config(rule), "engine": figures}
+    answer(options, content, head, *_show.listed("engine", lines))

@@ -2,138 +2,67 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+import torch
 import typer
 
-from cpr_wrap.cli import _load, _show, options
-from cpr_wrap.cli._run import CHECK_FAILED, mention, resumable
-from cpr_wrap.cli.options import Common, DataOptions, ModelOptions, option
-
-if TYPE_CHECKING:
-    from cpr_wrap.evaluation import Estimate
-    from cpr_wrap.evaluation.sweep import Task
-    from cpr_wrap.metrics import RobustnessCurve
-
-
-def _alphas(text: str) -> tuple[float, ...]:
-    """Shares of eps, completed with 0 and 1; refused before any work is done."""
-    from cpr_wrap.metrics.curve import check_alphas
-
-    try:
-        return check_alphas(options.fractions(text))
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+from cpr_wrap._text import eps_text
+from cpr_wrap.cli import _load, _show
+from cpr_wrap.cli._attacks import find_attack
+from cpr_wrap.cli._run import CHECK_FAILED, answer, mention, print_json, resumable
+from cpr_wrap.cli.commands import Curve
+from cpr_wrap.engine.progress import busy
+from cpr_wrap.evaluation import Estimate, save_result
+from cpr_wrap.evaluation.curve import find_budget
+from cpr_wrap.evaluation.preflight import check_threat
+from cpr_wrap.evaluation.result import read_json
+from cpr_wrap.evaluation.sweep import Task
+from cpr_wrap.geometry import threat
+from cpr_wrap.metrics import PAPER_ALPHAS, RobustnessCurve, clean_metrics
+from cpr_wrap.metrics.comparison import implied
+from cpr_wrap.report import make_gallery, save_gallery
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """How to evaluate."""
-
-    budget: str = options.budget(default="standard")
-    attack: list[str] | None = option(
-        "Also run this attack: see `cpr-wrap list attacks`, or module:name; repeatable."
-    )
-    calibrate: float | None = options.calibration()
-    validation: str | None = options.validation()
-    donors: str | None = option(
-        "Images that restarts begin from: train, the name of a data set, or a .npz file."
-    )
-    alphas: Any = options.numbers("Where to tabulate the curve, e.g. 0.05,0.5.", parser=_alphas)
-    ablation: bool = option("Also run each attack alone.", default=False)
-    audit: bool = option("Audit the evaluation.", default=False)
-    certify: bool = option("Also prove a lower bound under the curve.", default=False)
-    estimate: bool = option("Only estimate the cost, from a short probe.", default=False)
-    seed: int = options.seed()
-    batch_size: int | None = options.batch_size()
-    block_size: int | None = option(
-        "Images per block; by default up to 100, or 128 of many images.", min=1
-    )
-    dtype: str | None = option(
-        "Search in bf16 or fp16; points are judged in the model's own precision."
-    )
-    compile: bool = option("Search with a compiled copy.", default=False)
-    channels_last: bool = option("Search with a channels-last copy.", default=False)
-    out: Path | None = option("Result folder; by default runs/NAME.")
-    overwrite: bool = options.overwrite()
-    store: Path | None = option("Folder for finished work, to resume from; OUT/store by default.")
-    points: Path | None = option(
-        "Judge these points first: a result folder, or a .npz or .safetensors file."
-    )
-    name: str | None = option("Name of the run in tables.")
-
-
-def curve(
-    address: str = options.address(),
-    *,
-    eps: float | None = options.eps(),
-    model: ModelOptions,
-    data: DataOptions,
-    run: RunOptions,
-    common: Common,
-) -> None:
-    """Attack a model adaptively and print its robustness curve.
-
-    Writes a result folder that `cpr-wrap report`, `compare` and `verify` read. The run is
-    resumable: after a stop, the same command continues. Several processes share the work when
-    started by `torchrun --nproc-per-node N -m -- cpr_wrap curve …`.
-
-    Example: cpr-wrap curve bundled:mnist-compact-at --rule cpr --radius 0.1 --eps 0.3 --num 100
-    --budget quick
-    """
-    if run.validation is not None and run.calibrate is None:
+def curve(options: Curve) -> None:
+    """Evaluate, or only estimate the cost."""
+    if options.validation is not None and options.calibrate is None:
         raise typer.BadParameter("--validation: expected only with --calibrate")
-    from cpr_wrap.engine.progress import busy
-
-    with _load.several_processes(_load.pick_device(common.device)) as leads:
-        task = _prepare(address, eps, model, data, run, common)
-        if run.estimate:
+    device = _load.pick_device(options.device)
+    with _load.several_processes(device) as leads:
+        task = _prepare(options, device)
+        if options.estimate:
             with busy("estimating"):
-                cost = task.estimate(run.batch_size, audited=run.audit)
+                cost = task.estimate(options.batch_size, audited=options.audit)
             if leads:
-                _show_estimate(cost, task, common)
+                _show_estimate(cost, task, options)
         else:
-            _evaluate(task, run, common, leads=leads)
+            _evaluate(task, options, leads=leads)
 
 
-def _prepare(
-    address: str,
-    eps: float | None,
-    model: ModelOptions,
-    data: DataOptions,
-    run: RunOptions,
-    common: Common,
-) -> Task:
+def _prepare(options: Curve, device: torch.device) -> Task:
     """Load everything, and refuse what cannot be before any work."""
-    from cpr_wrap._text import eps_text
-    from cpr_wrap.cli._attacks import find_attack
-    from cpr_wrap.evaluation.curve import find_budget
-    from cpr_wrap.evaluation.preflight import check_threat
-    from cpr_wrap.geometry import threat
-
-    budget = find_budget(run.budget)
-    loaded = _load.load_model(address, model, _load.pick_device(common.device))
-    extras = tuple(find_attack(name, loaded.model.rule) for name in run.attack or ())
-    subject = loaded.on_images(eps, model, data)
-    check_threat(threat(subject.norm), subject.eps, subject.images.images)
-    subject = subject.calibrated(run.calibrate, run.validation, data, extras)
-    images, rule, size = subject.images, subject.model.rule, eps_text(subject.eps)
+    budget = find_budget(options.budget)
+    loaded = _load.load_model(options, device)
+    extras = tuple(find_attack(name, loaded.model.rule) for name in options.attack or ())
+    task = _load.load_task(options, loaded, budget, extras)
+    check_threat(threat(task.norm), task.eps, task.data.images)
+    task = _load.calibrated_task(task, options.calibrate, options, loaded.facts)
+    images, rule = task.data, task.model.rule
     mention(
-        f"{address}, {rule.describe()}, {len(images)} images of {images.name}, {subject.norm} "
-        f"eps {size}"
+        f"{options.address}, {rule.describe()}, {len(images)} images of {images.name}, "
+        f"{task.norm} eps {eps_text(task.eps)}"
     )
-    if subject.calibration is not None:
-        mention(_show.calibration_sentence(subject.calibration))
-    name = run.name or _load.run_name(address, rule.name, f"{subject.norm}-{size}")
-    return subject.task(name, budget, common, model.network, extras)
+    if task.calibration is not None:
+        mention(_show.calibration_sentence(task.calibration))
+    return replace(task, about=replace(task.about, name=options.name or task.about.name))
 
 
-def _show_estimate(cost: Estimate, task: Task, common: Common) -> None:
+def _show_estimate(cost: Estimate, task: Task, options: Curve) -> None:
     audit = f", {cost.audit_passes:,.0f} passes of it for the audit" if cost.audit_passes else ""
-    _show.answer(
-        common,
+    answer(
+        options,
         cost,
         f"about {cost.passes:,.0f} passes ({cost.passes_per_image:,.0f} per image) and "
         f"{_show.duration(cost.seconds)} for {cost.images} images with budget {task.budget.name}, "
@@ -141,47 +70,38 @@ def _show_estimate(cost: Estimate, task: Task, common: Common) -> None:
     )
 
 
-def _evaluate(task: Task, run: RunOptions, common: Common, *, leads: bool) -> None:
-    from cpr_wrap.metrics import PAPER_ALPHAS
-
-    out = run.out or Path("runs") / options.file_name(task.about.name)
+def _evaluate(task: Task, options: Curve, *, leads: bool) -> None:
+    out = options.out or Path("runs") / _load.file_name(task.about.name)
     try:
-        task.held_by(out, run.seed, overwrite=run.overwrite)
+        task.held_by(out, options.seed, overwrite=options.overwrite)
     except FileExistsError as error:
         raise typer.BadParameter(str(error)) from error
-    store = run.store or out / "store"
+    store = options.store or out / "store"
     names = "seed batch_size block_size points ablation certify dtype compile channels_last"
     with resumable(f"finished work is in {store}"):
         found = task.evaluate(
-            audited=run.audit,
-            alphas=run.alphas or PAPER_ALPHAS,
+            audited=options.audit,
+            alphas=options.alphas or PAPER_ALPHAS,
             store=store,
-            donors=task.data.name if run.donors == "train" else run.donors,
-            **{name: getattr(run, name) for name in names.split()},
+            donors=task.data.name if options.donors == "train" else options.donors,
+            **{name: getattr(options, name) for name in names.split()},
         )
     if not leads:
         return
     save(task, found, out)
-    _print(found, out, common)
+    _print(found, out, options)
     if found.audited is False:
         raise typer.Exit(CHECK_FAILED)
 
 
 def save(task: Task, found: RobustnessCurve, folder: Path) -> None:
     """Write a result folder, with pictures for its report."""
-    from cpr_wrap.evaluation import save_result
-    from cpr_wrap.report import make_gallery, save_gallery
-
     save_gallery(make_gallery(task.model, found), save_result(found, folder))
 
 
-def _print(found: RobustnessCurve, folder: Path, common: Common) -> None:
-    from cpr_wrap.evaluation.result import read_json
-    from cpr_wrap.metrics import clean_metrics
-    from cpr_wrap.metrics.comparison import implied
-
-    if common.as_json:
-        _show.print_json(read_json(folder) | {"folder": folder})
+def _print(found: RobustnessCurve, folder: Path, options: Curve) -> None:
+    if options.as_json:
+        print_json(read_json(folder) | {"folder": folder})
         return
     _show.print_curve(found)
     clean = clean_metrics(found.records)

@@ -1,29 +1,28 @@
-"""The options that commands share, each declared once.
+"""Options as fields of dataclasses: how to declare them, and those that commands share.
 
-A command declares an option as `name: type = option("What it is for.")`, and those that several
-commands share as the fields of a dataclass, which it takes as one parameter.
+A command is a dataclass with a field `name: type = option("What it is for.")` for each option, its
+help as the docstring, and what it shares with others as base classes.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
-MODEL, IMAGES, GENERAL = "Model and rule", "Images", "General"
+MODEL, IMAGES = "Model and rule", "Images"
 """The headings that `--help` puts options under."""
 
 
 def option(text: str, *names: str, default: Any = None, **more: Any) -> Any:
-    """An option: its help, its names if not the parameter's, and what `typer.Option` takes.
+    """An option: its help, its names if not the field's, and what `typer.Option` takes.
 
     A default of False makes a flag, without `--no-`.
     """
@@ -32,56 +31,40 @@ def option(text: str, *names: str, default: Any = None, **more: Any) -> Any:
 
 def argument(text: str, default: Any = MISSING, **more: Any) -> Any:
     """An argument: its help, and what `typer.Argument` takes."""
-    return field(default=default, metadata={"kind": typer.Argument, "help": text, **more})
+    declared = {"kind": typer.Argument, "rich_help_panel": None, "help": text, **more}
+    return field(default=default, metadata=declared)
 
 
-def flattened(function: Callable[..., None]) -> Callable[..., None]:
-    """Give Typer a function with plain options for one that takes dataclasses of them."""
-    hints = get_type_hints(function, include_extras=True)
-    parameters: dict[str, inspect.Parameter] = {}
-    groups: dict[str, Any] = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        if is_dataclass(hints[name]):
-            groups[name] = hints[name]
-            types = get_type_hints(hints[name])
-            panel = getattr(hints[name], "panel", None)
-            for each in fields(hints[name]):
-                parameters[each.name] = _parameter(each.name, types[each.name], each, panel)
-        elif isinstance(parameter.default, Field):
-            parameters[name] = _parameter(name, hints[name], parameter.default)
-        else:
-            parameters[name] = parameter.replace(annotation=hints[name])
+def spread(command: type[Any], work: Callable[[Any], None]) -> Callable[..., None]:
+    """Give Typer a function with a command's fields as options, for one that takes the command."""
+    hints = get_type_hints(command)
+    panels = {
+        name: vars(kind).get("panel")
+        for kind in reversed(command.__mro__)
+        for name in inspect.get_annotations(kind)
+    }
+    parameters = [_parameter(f, hints[f.name], panels[f.name]) for f in fields(command)]
 
-    @functools.wraps(function)
     def run(**values: Any) -> None:
-        taken = {
-            name: group(**{each.name: values.pop(each.name) for each in fields(group)})
-            for name, group in groups.items()
-        }
-        function(**values, **taken)
+        work(command(**values))
 
-    # Whoever asks for the signature is not to look through to the function with the groups.
-    del run.__dict__["__wrapped__"]
-    run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
-    vars(run)["__signature__"] = inspect.Signature(list(parameters.values()))
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    vars(run)["__signature__"] = inspect.Signature(parameters)
     return run
 
 
-def _parameter(
-    name: str, kind: Any, declared: Field[Any], panel: str | None = None
-) -> inspect.Parameter:
+def _parameter(declared: Field[Any], kind: Any, panel: str | None) -> inspect.Parameter:
     """A declared option as Typer reads it."""
     more, default = {"rich_help_panel": panel, **declared.metadata}, declared.default
     names, made = more.pop("names", ()), more.pop("kind", typer.Option)
     if default is False and not names:
-        names = (f"--{name.replace('_', '-')}",)
+        names = (f"--{declared.name.replace('_', '-')}",)
     shown = not (default is None or default is False or default is MISSING)
-    info = made(*names, show_default=shown, **more)
     return inspect.Parameter(
-        name,
+        declared.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if default is MISSING else default,
-        annotation=Annotated[kind, info],
+        annotation=Annotated[kind, made(*names, show_default=shown, **more)],
     )
 
 
@@ -115,56 +98,41 @@ def whole_numbers(text: str) -> list[int]:
     return numbers
 
 
-def file_name(name: str) -> str:
-    """A run's name as that of its folder."""
-    return re.sub(r"[^\w.+=-]", "-", name)
+def alphas(text: str) -> tuple[float, ...]:
+    """Shares of eps, completed with 0 and 1; refused before any work is done."""
+    from cpr_wrap.metrics.curve import check_alphas
+
+    try:
+        return check_alphas(fractions(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
-def check_free(path: Path, overwrite: bool) -> None:
-    """Refuse to replace a file that nobody said may go."""
-    if path.exists() and not overwrite:
-        raise typer.BadParameter(f"{path} exists; choose another file, or pass --overwrite")
-
-
-def own_code(network: str | None) -> str:
-    """The option to type for your own network; empty for one of the package's or a zoo's."""
-    from cpr_wrap.zoo import ZOOS
-
-    source, colon, _ = (network or "").partition(":")
-    return f" --network {network}" if colon and source not in ZOOS else ""
+def seconds(text: str) -> float:
+    """Read a time like `20ms` or `0.5s`."""
+    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(us|ms|s)", str(text).strip())
+    if found is None:
+        raise typer.BadParameter(f"expected a time like 20ms or 0.5s, got {text!r}")
+    return float(found[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[found[2]]
 
 
 # What several commands take, each by itself.
-address = partial(
-    argument,
-    "bundled:NAME, robustbench:NAME, timm:NAME, hf-hub:OWNER/NAME or local:PATH.",
-    metavar="ADDRESS",
-)
 required = partial(option, default=MISSING)
 number = partial(option, parser=fraction, metavar="NUMBER")
 numbers = partial(option, parser=fractions, metavar="NUMBERS")
 eps = partial(number, "Perturbation budget in pixel units, e.g. 8/255; by default the model's own.")
-seed = partial(option, "Seed of all random starts.", default=0, min=0)
-batch_size = partial(option, "Batch size; by default what fits into memory.", min=1)
 budget = partial(option, "Budget of attacks: see `cpr-wrap list budgets`, or module:name.")
-calibration = partial(number, "Calibrate first: reject this share of correctly classified images.")
 validation = partial(
     option, "Images for calibration; by default the validation part of the data set."
 )
 overwrite = partial(option, "Overwrite existing files.", default=False)
-weights_folder = partial(option, "Folder of downloaded weights.", rich_help_panel=MODEL)
-architecture = partial(
-    option, "Architecture of local:FILE: a name like lenet, or module:Class.", rich_help_panel=MODEL
-)
-data_folder = partial(option, "Folder of the data sets; by default $CPR_WRAP_DATA, else data.")
-may_download = partial(option, "Download what is missing.", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
     """What every command takes."""
 
-    panel = GENERAL
+    panel = "General"
     device: Literal["auto", "cpu", "cuda", "mps"] = option(
         "Device; auto uses a GPU if there is one.", default="auto"
     )
@@ -176,10 +144,23 @@ class Common:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions:
+class Weights:
+    """Where a network comes from, in addition to its address."""
+
+    panel = MODEL
+    model_dir: Path | None = option("Folder of downloaded weights.")
+    network: str | None = option("Architecture of local:FILE: a name like lenet, or module:Class.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(Weights):
     """How to load a model, and when it rejects."""
 
     panel = MODEL
+    address: str = argument(
+        "bundled:NAME, robustbench:NAME, timm:NAME, hf-hub:OWNER/NAME or local:PATH.",
+        metavar="ADDRESS",
+    )
     rule: str | None = option(
         "cpr, confidence, rcd, atrr, verified, none, a plug-in's or module:Class; by default "
         "the model's own."
@@ -194,12 +175,19 @@ class ModelOptions:
     norm: str | None = option(
         "Linf or L2, of cpr's ball and of attacks; by default the model's own."
     )
-    model_dir: Path | None = weights_folder()
-    network: str | None = architecture()
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions:
+class DataFolder:
+    """Where data sets are."""
+
+    panel = IMAGES
+    data_dir: Path | None = option("Folder of the data sets; by default $CPR_WRAP_DATA, else data.")
+    download: bool = option("Download what is missing.", default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(DataFolder):
     """Which images."""
 
     panel = IMAGES
@@ -217,10 +205,33 @@ class DataOptions:
     class_map: Path | None = option(
         "For an image folder: a file with the number of each class folder."
     )
-    data_dir: Path | None = data_folder()
-    download: bool = may_download()
 
     @property
     def chosen(self) -> bool:
         """Whether images are named by their numbers."""
         return self.start is not None or self.indices is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Common, DataOptions, ModelOptions):
+    """What to evaluate: a model on images, within a budget."""
+
+    eps: float | None = eps()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrated(Evaluation):
+    """An evaluation of a model whose rule may be set before."""
+
+    calibrate: float | None = number(
+        "Calibrate first: reject this share of correctly classified images."
+    )
+    validation: str | None = validation()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searches:
+    """What all runs of attacks take."""
+
+    seed: int = option("Seed of all random starts.", default=0, min=0)
+    batch_size: int | None = option("Batch size; by default what fits into memory.", min=1)

@@ -3,63 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 import typer
+from torch import Tensor
 
-from cpr_wrap.cli import _load, _show, options
-from cpr_wrap.cli.options import Common, ModelOptions, argument, option
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from cpr_wrap.selective import SelectiveClassifier
-    from cpr_wrap.zoo import ZooModel
+from cpr_wrap.cli import _load
+from cpr_wrap.cli._run import print_json
+from cpr_wrap.cli.commands import Predict
+from cpr_wrap.data.folder import ENDINGS, as_pixels, find_pictures, open_picture
+from cpr_wrap.selective import SelectiveClassifier
+from cpr_wrap.zoo import ZooModel
 
 
-def predict(
-    address: str = options.address(),
-    path: Path = argument("An image file, or a folder of them."),
-    *,
-    batch_size: int = option("Batch size.", default=64, min=1),
-    class_names: Path | None = option("A text file with the names of the classes, one per line."),
-    model: ModelOptions,
-    common: Common,
-) -> None:
-    """Classify image files, or reject them and say why.
-
-    Images are resized to the model's size, with its own resize and crop if it has one. For a
-    rejection by cpr, the reason names the class that is predicted at T(x), and its margin there.
-
-    Example: cpr-wrap predict bundled:mnist-compact-at digits/ --radius 0.15
-    """
-    import torch
-
-    files = pictures_at(path)
-    names = None if class_names is None else class_names.read_text().splitlines()
-    device = _load.pick_device(common.device)
-    selective, facts = _load.load_model(address, model, device)
+def predict(options: Predict) -> None:
+    """Classify image files in batches."""
+    files, size = pictures_at(options.path), options.batch_size
+    names = None if options.class_names is None else options.class_names.read_text().splitlines()
+    device = _load.pick_device(options.device)
+    selective, facts = _load.load_model(options, device)
     _load.warn_of_open_rule(selective)
     rows = []
-    for first in range(0, len(files), batch_size):
-        batch = files[first : first + batch_size]
+    for first in range(0, len(files), size):
+        batch = files[first : first + size]
         images = torch.stack([read_picture(file, facts) for file in batch])
-        for file, answer in zip(batch, explain(selective, images.to(device), names), strict=True):
-            rows.append({"file": file, **asdict(answer)})
-            if names is not None:
-                rows[-1]["name"] = None if answer.label < 0 else names[answer.label]
-            if not common.as_json:
-                typer.echo(f"{file}\t{answer.sentence(names)}")
-    if common.as_json:
-        _show.print_json(rows)
+        for file, row in zip(batch, explain(selective, images.to(device), names), strict=True):
+            rows.append({"file": file, **row})
+            if not options.as_json:
+                typer.echo(f"{file}\t{sentence(row, names)}")
+    if options.as_json:
+        print_json(rows)
 
 
 def pictures_at(path: Path) -> list[Path]:
     """The file itself, or the image files in a folder and below it, in order of their names."""
-    from cpr_wrap.data.folder import ENDINGS, find_pictures
-
     if path.is_file():
         return [path]
     if not path.exists():
@@ -72,8 +51,6 @@ def pictures_at(path: Path) -> list[Path]:
 
 def read_picture(file: Path, facts: ZooModel) -> Tensor:
     """Pixels `(C, H, W)` of an image, in the model's channels and size if these are known."""
-    from cpr_wrap.data.folder import as_pixels, open_picture
-
     picture = open_picture(file, facts.channels or 3)
     if facts.transform is not None:
         return facts.transform(picture)
@@ -84,38 +61,31 @@ def read_picture(file: Path, facts: ZooModel) -> Tensor:
     return as_pixels(picture)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a model says about one image: the class, -1 where rejected, and the rule's reason."""
-
-    label: int
-    predicted: int
-    probability: float
-    rule: str
-    score: float
-    threshold: float
-    why: str
-
-    def sentence(self, names: Sequence[str] | None = None) -> str:
-        """The answer in words, with the names of the classes."""
-        name = str(self.predicted) if names is None else names[self.predicted]
-        if self.label >= 0:
-            return f"{name}\tprobability {self.probability:.3f}"
-        return f"REJECT\twould be {name} (probability {self.probability:.3f}), but {self.why}"
-
-
 def explain(
     model: SelectiveClassifier, x: Tensor, names: Sequence[str] | None = None
-) -> list[Answer]:
-    """Ask a model about images `(N, ...)` in [0, 1], and the rule for its reasons."""
+) -> list[dict[str, Any]]:
+    """Ask a model about images `(N, ...)` in [0, 1], and the rule for its reasons.
+
+    A row has the class as its label, -1 where rejected, and the class's name if there are names.
+    """
     selection, rule = model(x), model.rule
     columns = {
         "label": selection.labels.tolist(),
         "predicted": selection.predicted.tolist(),
         "probability": selection.logits.softmax(dim=1).amax(dim=1).tolist(),
+        "rule": [rule.name] * len(x),
         "score": selection.score.tolist(),
+        "threshold": [rule.threshold] * len(x),
         "why": rule.explain(model.look(x), str if names is None else names.__getitem__),
     }
-    rows = zip(*columns.values(), strict=True)
-    common: dict[str, Any] = {"rule": rule.name, "threshold": rule.threshold}
-    return [Answer(**dict(zip(columns, row, strict=True)), **common) for row in rows]
+    if names is not None:
+        columns["name"] = [None if k < 0 else names[k] for k in columns["label"]]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def sentence(row: dict[str, Any], names: Sequence[str] | None = None) -> str:
+    """An answer in words, with the names of the classes."""
+    name = str(row["predicted"]) if names is None else names[row["predicted"]]
+    if row["label"] >= 0:
+        return f"{name}\tprobability {row['probability']:.3f}"
+    return f"REJECT\twould be {name} (probability {row['probability']:.3f}), but {row['why']}"

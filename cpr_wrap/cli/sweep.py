@@ -5,109 +5,86 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 import typer
 
-from cpr_wrap.cli import _load, _show, options
-from cpr_wrap.cli._run import CHECK_FAILED, mention, resumable
-from cpr_wrap.cli.options import Common, DataOptions, ModelOptions, argument, fraction, option
-
-if TYPE_CHECKING:
-    from cpr_wrap.data import ImageData
-    from cpr_wrap.evaluation import Estimate
-    from cpr_wrap.evaluation.sweep import Task
-    from cpr_wrap.metrics import RobustnessCurve
+from cpr_wrap._text import eps_text
+from cpr_wrap.cli import _load, _show
+from cpr_wrap.cli._run import CHECK_FAILED, answer, mention, resumable
+from cpr_wrap.cli.commands import Combinations, Sweep
+from cpr_wrap.cli.options import ModelOptions, fraction, whole_numbers
+from cpr_wrap.cli.results import table_csv
+from cpr_wrap.data import ImageData
+from cpr_wrap.engine.progress import busy
+from cpr_wrap.evaluation import Estimate, results
+from cpr_wrap.evaluation import sweep as evaluations
+from cpr_wrap.evaluation.curve import find_budget
+from cpr_wrap.evaluation.preflight import check_threat
+from cpr_wrap.geometry import threat
+from cpr_wrap.metrics import RobustnessCurve
+from cpr_wrap.report import ranking, write_report
+from cpr_wrap.rule import find_rule
+from cpr_wrap.zoo import load_network
 
 _LISTS = ("models", "rules", "eps", "norms", "budgets")
 _PATHS = ("model_dir", "data_dir", "class_map")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepOptions:
-    """What to combine; a TOML file has the same names."""
-
-    models: list[str] | None = option("Address of a model; repeatable.", "--model")
-    rules: list[str] | None = option(
-        "NAME or NAME:SETTING=VALUE,…, also module:Class and calibrate=RATE; repeatable.", "--rule"
-    )
-    eps: list[str] | None = option("Perturbation budget, e.g. 8/255; repeatable.")
-    norms: list[str] | None = option("Norm; repeatable.", "--norm")
-    budgets: list[str] | None = option("Budget of attacks; repeatable.", "--budget")
-    validation: str | None = options.validation()
-    network: str | None = options.architecture()
-    model_dir: Path | None = options.weights_folder()
-
-
-def sweep(
-    plan: Path | None = argument("TOML file with models, rules, eps, …", None),
-    *,
-    combine: SweepOptions,
-    data: DataOptions,
-    seed: int = options.seed(),
-    batch_size: int | None = options.batch_size(),
-    audit: bool = option("Audit every evaluation.", default=False),
-    estimate: bool = option("Only estimate the cost.", default=False),
-    out: Path = option("Folder for all result folders.", default=Path("runs")),
-    overwrite: bool = options.overwrite(),
-    common: Common,
-) -> None:
-    """Evaluate every combination of models, rules, eps, norms and budgets.
-
-    Each combination gets a result folder below --out. The sweep is resumable by the same command,
-    also under torchrun. It writes results.csv, one row per run, and the leaderboard report.html.
-
-    Example: cpr-wrap sweep --model bundled:mnist-compact-at --rule cpr --rule none --eps 0.3
-    --budget quick --num 20 --out runs/first
-    """
-    combine, data = _planned(plan, combine, data)
-    device = _load.pick_device(common.device)
+def sweep(options: Sweep) -> None:
+    """Evaluate all combinations, or only estimate the cost."""
+    options, out = planned(options), options.out
+    device = _load.pick_device(options.device)
     with _load.several_processes(device) as leads:
-        from cpr_wrap.engine.progress import busy
-        from cpr_wrap.evaluation.sweep import sweep as evaluate
-
-        tasks = list(_tasks(combine, data, device, common))
+        tasks = list(make_tasks(options, device))
         mention(f"{len(tasks)} runs")
-        if estimate:
+        if options.estimate:
+            how: dict[str, Any] = {"audited": options.audit}
             with busy("estimating"):
-                costs = {t.about.name: t.estimate(batch_size, audited=audit) for t in tasks}
+                costs = {t.about.name: t.estimate(options.batch_size, **how) for t in tasks}
             if leads:
-                _show_estimates(costs, common)
+                _show_estimates(costs, options)
             return
         with resumable(f"finished runs are in {out}"):
-            how: dict[str, Any] = {"audited": audit, "seed": seed, "batch_size": batch_size}
-            curves = evaluate(tasks, out, overwrite=overwrite, tell=mention, **how)
+            curves = evaluations.sweep(
+                tasks,
+                out,
+                audited=options.audit,
+                seed=options.seed,
+                batch_size=options.batch_size,
+                overwrite=options.overwrite,
+                tell=mention,
+            )
         if leads:
-            _write(curves, out, common)
+            _write(curves, options)
     if any(curve.audited is False for curve in curves):
         raise typer.Exit(CHECK_FAILED)
 
 
-def _planned(
-    plan: Path | None, combine: SweepOptions, data: DataOptions
-) -> tuple[SweepOptions, DataOptions]:
+def planned(options: Sweep) -> Sweep:
     """The options, completed from the file; what is typed goes first."""
     found: dict[str, Any] = {}
-    if plan is not None:
+    if options.plan is not None:
         toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
         try:
-            found = toml.loads(plan.read_text())
+            found = toml.loads(options.plan.read_text())
         except toml.TOMLDecodeError as error:
-            raise typer.BadParameter(f"{plan}: {error}") from error
-    groups: list[Any] = [combine, data]
-    known = {field.name: place for place, group in enumerate(groups) for field in fields(group)}
+            raise typer.BadParameter(f"{options.plan}: {error}") from error
+    known = [field.name for field in fields(Combinations)]
     for name, value in found.items():
         if name not in known:
-            raise typer.BadParameter(f"{plan}: unknown {name!r}; expected {', '.join(known)}")
-        group = groups[known[name]]
-        if getattr(group, name) in (None, False):
-            groups[known[name]] = replace(group, **{name: _read(name, value)})
-    if not groups[0].models:
+            raise typer.BadParameter(
+                f"{options.plan}: unknown {name!r}; expected {', '.join(known)}"
+            )
+        if getattr(options, name) in (None, False):
+            options = replace(options, **{name: _read(name, value)})
+    if not options.models:
         raise typer.BadParameter("expected at least one --model, or models in a TOML file")
-    return groups[0], groups[1]
+    return options
 
 
 def _read(name: str, value: Any) -> Any:
@@ -115,49 +92,43 @@ def _read(name: str, value: Any) -> Any:
     if name in _LISTS:
         return [str(each) for each in (value if isinstance(value, list) else [value])]
     if name == "indices" and isinstance(value, str):
-        return options.whole_numbers(value)
+        return whole_numbers(value)
     return Path(value) if name in _PATHS and isinstance(value, str) else value
 
 
-def _tasks(combine: SweepOptions, data: DataOptions, device: Any, common: Common) -> Iterator[Task]:
+def make_tasks(options: Sweep, device: torch.device) -> Iterator[evaluations.Task]:
     """All combinations; every model and data set is loaded once."""
-    from cpr_wrap._text import eps_text
-    from cpr_wrap.evaluation.curve import find_budget
-    from cpr_wrap.evaluation.preflight import check_threat
-    from cpr_wrap.geometry import threat
-    from cpr_wrap.zoo import load_network
-
-    budgets = {name: find_budget(name) for name in combine.budgets or ["standard"]}
-    norms: list[str | None] = [threat(norm).name for norm in combine.norms or ()]
-    for text in combine.rules or ():
-        _read_rule(text)  # a mistake in the last one is better found before the first
+    budgets = {name: find_budget(name) for name in options.budgets or ["standard"]}
+    norms: list[str | None] = [threat(norm).name for norm in options.norms or ()]
+    for text in options.rules or ():
+        read_rule(text)  # a mistake in the last one is better found before the first
     held: dict[Any, ImageData] = {}
-    for address in combine.models or ():
+    for address in options.models or ():
         # Weights in a file need a network; other addresses bring their own.
-        network = combine.network if address.startswith("local:") else None
-        facts = load_network(address, network=network, model_dir=combine.model_dir)
-        key = (data.dataset or facts.dataset, facts.transform, facts.channels)
-        images = held[key] = held.get(key) or _load.load_images(data, facts)
-        sizes = [fraction(each) for each in combine.eps or ()] or [_load.threat_eps(None, facts)]
-        for text, wanted in product(combine.rules or [""], norms or [None]):
-            rule, rate = _read_rule(text, wanted) if text else (ModelOptions(norm=wanted), None)
-            model, norm = _load.under_rule(facts, rule, device), _load.threat_norm(rule, facts)
-            subject = _load.Subject(
-                model=model, facts=facts, images=images, eps=sizes[0], norm=norm
-            ).calibrated(rate, combine.validation, data)
-            if subject.calibration is not None and subject.calibration.note:
-                mention(f"note: {text}: {subject.calibration.note}")
+        network = options.network if address.startswith("local:") else None
+        own = replace(options, network=network)
+        facts = load_network(address, network=network, model_dir=options.model_dir)
+        key = (options.dataset or facts.dataset, facts.transform, facts.channels)
+        images = held[key] = held.get(key) or _load.load_images(options, facts)
+        sizes = [fraction(each) for each in options.eps or ()] or [_load.threat_eps(None, facts)]
+        for text, wanted in product(options.rules or [""], norms or [None]):
+            settings, rate = read_rule(text) if text else ({}, None)
+            model = ModelOptions(address=address, norm=wanted, **settings)
+            loaded = _load.Loaded(_load.under_rule(facts, model, device), facts)
+            norm = _load.threat_norm(model, facts)
+            task = _load.make_task(own, loaded, images, sizes[0], norm)
+            task = _load.calibrated_task(task, rate, options, facts)
+            if task.calibration is not None and task.calibration.note:
+                mention(f"note: {text}: {task.calibration.note}")
             for eps, (name, budget) in product(sizes, budgets.items()):
                 check_threat(threat(norm), eps, images.images)
-                words = (text or model.rule.name, f"{norm}-{eps_text(eps)}", name)
-                run = options.file_name(_load.run_name(address, *words))
-                yield replace(subject, eps=eps).task(run, budget, common, network)
+                words = (text or task.model.rule.name, f"{norm}-{eps_text(eps)}", name)
+                about = replace(task.about, name=_load.file_name(_load.run_name(address, *words)))
+                yield replace(task, eps=eps, budget=budget, about=about)
 
 
-def _read_rule(text: str, norm: str | None = None) -> tuple[ModelOptions, float | None]:
+def read_rule(text: str) -> tuple[dict[str, Any], float | None]:
     """Read `cpr:radius=0.1,steps=20` or `module:Class:calibrate=0.01`: the rule, and the rate."""
-    from cpr_wrap.rule import find_rule
-
     name, _, rest = text.rpartition(":")
     if "=" not in rest:
         name, rest = text, ""
@@ -166,27 +137,23 @@ def _read_rule(text: str, norm: str | None = None) -> tuple[ModelOptions, float 
         pairs.remove(pair)
         rate = fraction(pair.partition("=")[2])
     _load.rule_options(find_rule(name), pairs)  # refuses what cannot be read
-    return ModelOptions(rule=name, settings=pairs, norm=norm), rate
+    return {"rule": name, "settings": pairs}, rate
 
 
-def _show_estimates(costs: dict[str, Estimate], common: Common) -> None:
+def _show_estimates(costs: dict[str, Estimate], options: Sweep) -> None:
     lines = [
         f"{name}: {cost.passes:,.0f} passes, {_show.duration(cost.seconds)}"
         for name, cost in costs.items()
     ]
     total = _show.duration(sum(cost.seconds for cost in costs.values()))
-    _show.answer(common, costs, *lines, f"about {total} in all for {len(costs)} runs")
+    answer(options, costs, *lines, f"about {total} in all for {len(costs)} runs")
 
 
-def _write(curves: list[RobustnessCurve], out: Path, common: Common) -> None:
+def _write(curves: list[RobustnessCurve], options: Sweep) -> None:
     """The tidy table and the page, and the table on the screen."""
-    from cpr_wrap.cli.results import table_csv
-    from cpr_wrap.evaluation import results
-    from cpr_wrap.report import ranking, write_report
-
-    folders = [out / curve.about.name for curve in curves]
-    rows = results(folders).rows()
-    (out / "results.csv").write_text(table_csv(rows) + "\n")
-    page = write_report(folders, out / "report.html")
+    folders = [options.out / curve.about.name for curve in curves]
+    rows, file = results(folders).rows(), options.out / "results.csv"
+    file.write_text(table_csv(rows) + "\n")
+    page = write_report(folders, options.out / "report.html")
     tables = "\n\n".join(table.render("text") for table, _ in ranking(curves))
-    _show.answer(common, rows, tables, f"written: {out / 'results.csv'} and {page}")
+    answer(options, rows, tables, f"written: {file} and {page}")

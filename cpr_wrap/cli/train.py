@@ -2,113 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cpr_wrap.cli import _load, _show, options
-from cpr_wrap.cli._run import resumable
-from cpr_wrap.cli.options import Common, option
+import torch
 
-if TYPE_CHECKING:
-    from cpr_wrap.data import FolderImages, ImageData
-    from cpr_wrap.training import Recipe, TrainingResult
-    from cpr_wrap.zoo import ZooModel
-
-
-@dataclass(frozen=True, kw_only=True)
-class Changes:
-    """What to do otherwise than the recipe says."""
-
-    panel = "Changes to the recipe"
-    method: str | None = option("Train by this method.")
-    network: str | None = option(
-        "Train this network: a name like resnet20, timm:resnet18 or module:Class."
-    )
-    pretrained: bool = option(
-        "Load the pretrained weights of a network given by address.",
-        "--pretrained/--from-scratch",
-        default=True,
-    )
-    epochs: int | None = option("Epochs.", min=1)
-    batch_size: int | None = option("Batch size of a training step.", min=1)
-    lr: float | None = option("Learning rate.")
-    seed: int | None = option("Seed of all random numbers.")
-    eps: float | None = options.number("Perturbation budget in training, e.g. 8/255.")
+from cpr_wrap._registry import find
+from cpr_wrap.cli import _load, _show
+from cpr_wrap.cli._run import answer, resumable
+from cpr_wrap.cli.commands import Changes, Loop, Train, TrainingImages
+from cpr_wrap.data import FolderImages, ImageData, load_data
+from cpr_wrap.training import METHODS, RECIPES, FastAT, Recipe, TrainingResult
+from cpr_wrap.training import train as train_network
+from cpr_wrap.zoo import ZOOS, ZooModel, load_network
+from cpr_wrap.zoo.local import given_network
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingImages:
-    """What to learn from."""
-
-    panel = options.IMAGES
-    images: str | None = option(
-        "In place of the recipe's data set: an image folder, a .npz file or module:function."
-    )
-    validation: str | None = option("Validation images of the same kind.")
-    num: int | None = option("Train on at most this many images.", "--num", "-n", min=1)
-    data_dir: Path | None = options.data_folder()
-    download: bool = options.may_download()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loop:
-    """How to run the training."""
-
-    panel = "Training"
-    resume: bool = option("Resume from OUT, or start over.", default=True)
-    early_stop: int | None = option(
-        "Stop after this many epochs without a gain in robust accuracy.", min=1
-    )
-    amp: bool = option("Compute in bfloat16 where safe.", default=False)
-    compile: bool = option("Use torch.compile.", default=False)
-    workers: int = option(
-        "Processes that read an image folder as needed; 0 reads it into memory once.",
-        default=0,
-        min=0,
-    )
-
-
-def train(
-    *,
-    recipe: str = options.required("See `cpr-wrap list recipes`."),
-    out: Path = options.required("Folder for the state and the model."),
-    changes: Changes,
-    images: TrainingImages,
-    loop: Loop,
-    common: Common,
-) -> None:
-    """Train a network by a recipe, and save it so that `local:OUT` loads it with its rule.
-
-    The training is resumable by the same command. Several processes share every batch when started
-    by `torchrun --nproc-per-node N -m -- cpr_wrap train …`.
-
-    Example: cpr-wrap train --recipe mnist-compact-at --out runs/at
-    """
-    from cpr_wrap._registry import find
-    from cpr_wrap.training import RECIPES
-    from cpr_wrap.training import train as train_network
-
-    chosen = _changed(find(RECIPES, recipe), changes)
-    address = changes.network if ":" in (changes.network or "") else None
+def train(options: Train) -> None:
+    """Train by a recipe, with the changes that are asked for."""
+    recipe, out = changed(find(RECIPES, options.recipe), options), options.out
+    address = options.network if ":" in (options.network or "") else None
     found = None if address is None else _find_network(address, pretrained=False)
-    data, validation = _load_images(images, chosen, found, lazily=loop.workers > 0)
-    given = {} if address is None else _given(address, changes, chosen, data)
-    if images.images is not None:
-        chosen = replace(chosen, dataset=data.name)
-    device = _load.pick_device(common.device)
-    given |= {"out": out, "validation": validation, "device": device, **asdict(loop)}
+    data, validation = _load_images(options, recipe, found, lazily=options.workers > 0)
+    given = {} if address is None else _given(address, options, recipe, data)
+    if options.images is not None:
+        recipe = replace(recipe, dataset=data.name)
+    device = _load.pick_device(options.device)
+    given |= {field.name: getattr(options, field.name) for field in fields(Loop)}
     with _load.several_processes(device) as leads:
         with resumable(f"the last state is in {out}"):
-            result = train_network(chosen, data, **given)
+            result = train_network(
+                recipe, data, out=out, validation=validation, device=device, **given
+            )
         if leads:
-            _print(result, out, common, options.own_code(address))
+            _print(result, options, _load.own_code(address))
 
 
-def _changed(recipe: Recipe, changes: Changes) -> Recipe:
-    from cpr_wrap._registry import find
-    from cpr_wrap.training import METHODS, FastAT
-
+def changed(recipe: Recipe, changes: Changes) -> Recipe:
+    """The recipe with the changes; a new method keeps what makes an attack strong."""
     names = ("network", "epochs", "batch_size", "lr", "seed")
     wanted = {name: getattr(changes, name) for name in names}
     new: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
@@ -132,9 +64,6 @@ def _changed(recipe: Recipe, changes: Changes) -> Recipe:
 
 def _find_network(address: str, *, pretrained: bool, **settings: Any) -> ZooModel:
     """The network behind an address of a model or of your own code, `module:Class`."""
-    from cpr_wrap.zoo import ZOOS, ZooModel, load_network
-    from cpr_wrap.zoo.local import given_network
-
     if address.partition(":")[0] in ZOOS:
         return load_network(address, pretrained=pretrained, network_settings=settings)
     network = given_network(address, settings)
@@ -145,8 +74,6 @@ def _given(
     address: str, changes: Changes, recipe: Recipe, data: ImageData | FolderImages
 ) -> dict[str, Any]:
     """The network behind an address, with as many outputs as the method and the images need."""
-    import torch
-
     settings: dict[str, Any] = {}
     if address.partition(":")[0] in ("timm", "hf-hub"):
         settings = {"num_classes": data.num_classes + recipe.method.extra_outputs}
@@ -162,8 +89,6 @@ def _given(
 def _load_images(
     chosen: TrainingImages, recipe: Recipe, found: ZooModel | None, *, lazily: bool
 ) -> tuple[ImageData | FolderImages, ImageData | None]:
-    from cpr_wrap.data import FolderImages, load_data
-
     fit: dict[str, Any] = {}
     if found is not None:
         fit = {"transform": found.transform, "channels": found.channels}
@@ -195,13 +120,13 @@ def _check_classes(images: Path, validation: Path) -> None:
         )
 
 
-def _print(result: TrainingResult, out: Path, common: Common, network: str) -> None:
+def _print(result: TrainingResult, options: Train, network: str) -> None:
     last = result.history[-1]
-    _show.answer(
-        common,
+    answer(
+        options,
         {"folder": result.folder, "history": result.history},
         f"{len(result.history)} epochs, loss {last.loss:.3f}; on validation images "
         f"{_show.percent(last.validation_clean)} clean, "
         f"{_show.percent(last.validation_robust)} under attack",
-        f"saved to {out}; next: cpr-wrap curve local:{out}{network} --num 100",
+        f"saved to {options.out}; next: cpr-wrap curve local:{options.out}{network} --num 100",
     )

@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from cpr_wrap.attacks.adaptive import GivenPoints, as_stage
-from cpr_wrap.attacks.ensemble import Budget
+from cpr_wrap.attacks.ensemble import Budget, Listed
+from cpr_wrap.calibration import CalibrationRecord
 from cpr_wrap.data.images import ImageData
 from cpr_wrap.engine import ranks
 from cpr_wrap.engine.evaluate import InRounds, stage_text
@@ -24,8 +25,10 @@ from cpr_wrap.evaluation.auditing import audit
 from cpr_wrap.evaluation.curve import robustness_curve
 from cpr_wrap.evaluation.result import RESULT, load_result, save_result
 from cpr_wrap.meter import Passes, count_passes
-from cpr_wrap.metrics import About, CalibrationFacts, RobustnessCurve
+from cpr_wrap.metrics import About, RobustnessCurve
 from cpr_wrap.selective import SelectiveClassifier
+
+NO_ATTACKS = Listed(name="none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +114,9 @@ class Task:
     data: ImageData
     eps: float
     norm: str
-    budget: Budget
+    budget: Budget = NO_ATTACKS
     extras: Sequence[Any] = ()
-    calibration: CalibrationFacts | None = None
+    calibration: CalibrationRecord | None = None
 
     @property
     def _subject(self) -> tuple[SelectiveClassifier, Tensor, Tensor, float]:
@@ -132,7 +135,8 @@ class Task:
         """Evaluate with a bar, and audit if wanted, which the first process does."""
         options |= {"seed": seed, "indices": self.data.indices.tolist(), "progress": True}
         found = robustness_curve(*self._subject, **{**self._attacks, **options})
-        found = replace(found, about=self.about, calibration=self.calibration)
+        calibration = None if self.calibration is None else self.calibration.facts
+        found = replace(found, about=self.about, calibration=calibration)
         leads = ranks.rank() == 0
         with busy("auditing") if audited and leads else nullcontext():
             checks = audit(self.model, found, seed=seed) if audited and leads else None

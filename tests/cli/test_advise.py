@@ -7,7 +7,8 @@ import json
 import pytest
 import typer
 
-from cpr_wrap.cli.advise import read_cost, seconds
+from cpr_wrap.cli.advise import read_cost
+from cpr_wrap.cli.options import seconds
 
 FEW = ["--num", "6", "--eps", "0.05", "--radii", "0.01", "--try-steps", "2", "--thresholds", "0.2"]
 FEW += ["--budget", "tests.budgets:Dark", "--screening", "tests.budgets:Dark"]

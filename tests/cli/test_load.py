@@ -27,7 +27,7 @@ def address(saved, monkeypatch, tmp_path):
 
 
 def _rule(address, **options):
-    return _load.load_model(address, ModelOptions(**options), _CPU).model.rule
+    return _load.load_model(ModelOptions(address=address, **options), _CPU).model.rule
 
 
 def test_the_models_own_rule_is_kept(address):
@@ -44,7 +44,7 @@ def test_a_radius_means_cpr_where_the_model_has_no_rule_to_lose(address):
 
 
 def test_a_radius_is_refused_by_a_model_with_another_rule(saved, tmp_path, address):
-    model = _load.load_model(address, ModelOptions(), _CPU).model
+    model = _load.load_model(ModelOptions(address=address), _CPU).model
     model.with_rule(Confidence(threshold=0.3)).save(tmp_path / "cr")
     with pytest.raises(BadParameter, match="rule confidence takes no radius; it takes threshold"):
         _rule(f"local:{tmp_path / 'cr'}", radius=0.1)
@@ -54,11 +54,12 @@ def test_a_radius_is_refused_by_a_model_with_another_rule(saved, tmp_path, addre
 def test_cprs_ball_has_the_norm_asked_for_or_the_models(address, tmp_path):
     assert _rule(address, rule="cpr", norm="l2").norm == "L2"
     assert _rule(address, rule="cpr").norm == "Linf"
-    own = _load.load_model(address, ModelOptions(rule="cpr", norm="l2"), _CPU).model
+    own = _load.load_model(ModelOptions(address=address, rule="cpr", norm="l2"), _CPU).model
     own.save(tmp_path / "l2")
     assert _rule(f"local:{tmp_path / 'l2'}", steps=12).norm == "L2"
     made_for_l2 = replace(load_network(address), norm="L2", rule=own.rule)
-    for options in (ModelOptions(), ModelOptions(rule="cpr")):
+    for rule in ({}, {"rule": "cpr"}):
+        options = ModelOptions(address=address, **rule)
         assert _load.under_rule(made_for_l2, options, _CPU).rule.norm == "L2"
 
 
@@ -74,9 +75,9 @@ def _facts(**known):
 def test_eps_and_norm_come_from_the_model_unless_given():
     assert _load.threat_eps(0.2, _facts(eps=0.1)) == 0.2
     assert _load.threat_eps(None, _facts(eps=0.1)) == 0.1
-    assert _load.threat_norm(ModelOptions(), _facts(norm="L2")) == "L2"
-    assert _load.threat_norm(ModelOptions(), _facts()) == "Linf"
-    assert _load.threat_norm(ModelOptions(norm="linf"), _facts(norm="L2")) == "Linf"
+    assert _load.threat_norm(ModelOptions(address="x"), _facts(norm="L2")) == "L2"
+    assert _load.threat_norm(ModelOptions(address="x"), _facts()) == "Linf"
+    assert _load.threat_norm(ModelOptions(address="x", norm="linf"), _facts(norm="L2")) == "Linf"
 
 
 def test_no_eps_anywhere_is_a_usage_error():
@@ -147,24 +148,25 @@ def test_calibrating_on_a_folder_takes_another_folder(tmp_path):
 
 
 def test_calibrating_on_a_data_set_takes_its_validation_part(address):
-    facts = _load.load_model(address, ModelOptions(), _CPU).facts
+    facts = _load.load_model(ModelOptions(address=address), _CPU).facts
     tested = _load.load_images(DataOptions(num=3), facts)
     held_out = _load.validation_images(DataOptions(num=3), facts, None, tested)
     assert held_out.indices.tolist() == list(range(9000, 10_000))
 
 
 def test_testing_on_calibration_images_is_mentioned(address, capsys):
-    facts = _load.load_model(address, ModelOptions(), _CPU).facts
+    facts = _load.load_model(ModelOptions(address=address), _CPU).facts
     options = DataOptions(indices=[5, 9001])
     _load.validation_images(options, facts, None, _load.load_images(options, facts))
     assert "some images of mnist are used for both calibration and test" in capsys.readouterr().err
 
 
 def test_a_rule_that_rejects_nothing_is_mentioned(address, capsys):
-    _load.warn_of_open_rule(_load.load_model(address, ModelOptions(rule="confidence"), _CPU).model)
+    options = ModelOptions(address=address, rule="confidence")
+    _load.warn_of_open_rule(_load.load_model(options, _CPU).model)
     assert "rule confidence accepts everything at threshold 0" in capsys.readouterr().err
-    options = ModelOptions(rule="confidence", threshold=0.5)
-    _load.warn_of_open_rule(_load.load_model(address, options, _CPU).model)
+    options = replace(options, threshold=0.5)
+    _load.warn_of_open_rule(_load.load_model(options, _CPU).model)
     assert capsys.readouterr().err == ""
 
 

@@ -180,7 +180,7 @@ def test_verify_finds_recorded_code_here_and_asks_for_it_elsewhere(project, tmp_
 
 
 def test_an_attack_that_cannot_be_used_is_found_before_the_rule_is_calibrated(project, monkeypatch):
-    monkeypatch.setattr("cpr_wrap.calibration.calibrate", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr("cpr_wrap.cli._load.calibrate", lambda *_, **__: pytest.fail("too late"))
     words = ("--dataset", "mnist", "--num", "4", "--rule", "confidence", "--calibrate", "0.1")
     answer = project("curve", *words, "--attack", "ownattack:short", *_QUICK, ok=False)
     assert answer.exit_code == 1

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from cpr_wrap.cli.predict import explain, pictures_at, read_picture
+from cpr_wrap.cli.predict import explain, pictures_at, read_picture, sentence
 from cpr_wrap.data import load_data
 from cpr_wrap.rules import Confidence, Consistency
 from cpr_wrap.selective import SelectiveClassifier
@@ -38,25 +38,25 @@ def test_explain_on_a_line():
     model = SelectiveClassifier(Line(), Consistency(radius=0.1, steps=2, step_size=0.05))
     x = torch.tensor([[0.2], [0.55]], dtype=torch.float64)
     sure, unsure = explain(model, x)
-    assert (sure.label, sure.predicted) == (0, 0)
-    assert sure.score == pytest.approx(2 * (0.3 - 0.1))
-    assert (unsure.label, unsure.predicted) == (-1, 1)
-    assert unsure.score == pytest.approx(-2 * (0.1 - 0.05))
+    assert (sure["label"], sure["predicted"]) == (0, 0)
+    assert sure["score"] == pytest.approx(2 * (0.3 - 0.1))
+    assert (unsure["label"], unsure["predicted"]) == (-1, 1)
+    assert unsure["score"] == pytest.approx(-2 * (0.1 - 0.05))
     probability = torch.tensor([-0.05, 0.05]).softmax(0)[1].item()
-    assert unsure.sentence() == (
+    assert sentence(unsure) == (
         f"REJECT\twould be 1 (probability {probability:.3f}), but the prediction changes to 0 at "
         "T(x), by 0.1"
     )
     _, named = explain(model, x, ["low", "high"])
-    assert "the prediction changes to low at T(x)" in named.sentence(["low", "high"])
-    assert sure.sentence(["low", "high"]).startswith("low\tprobability 0.")
+    assert "the prediction changes to low at T(x)" in sentence(named, ["low", "high"])
+    assert sentence(sure, ["low", "high"]).startswith("low\tprobability 0.")
 
 
 def test_explain_a_score():
     model = SelectiveClassifier(Line(), Confidence(threshold=0.9))
     (answer,) = explain(model, torch.tensor([[0.5]], dtype=torch.float64))
-    assert answer.label == -1
-    assert answer.sentence().endswith("but confidence score 0.5 is below 0.9")
+    assert answer["label"] == -1
+    assert sentence(answer).endswith("but confidence score 0.5 is below 0.9")
 
 
 def test_files_come_in_order_and_at_the_models_size(digits):

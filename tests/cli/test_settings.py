@@ -36,9 +36,9 @@ def test_values_are_read_by_their_types(pair, expected):
     [
         (Consistency, "radios=1", "has no setting 'radios'. Did you mean 'radius'"),
         (Confidence, "radius=1", "rule 'confidence' has no setting 'radius'. Its settings: thresh"),
-        (Consistency, "steps=1.5", "steps: expected a whole number, got '1.5'"),
-        (Consistency, "radius=wide", "radius: expected a number, got 'wide'"),
-        (Consistency, "keep=all", "keep: expected one of last, best, got 'all'"),
+        (Consistency, "steps=1.5", "steps: Input should be a valid integer"),
+        (Consistency, "radius=wide", "radius: Input should be a valid number"),
+        (Consistency, "keep=all", "keep: Input should be 'last' or 'best', got 'all'"),
         (Consistency, "radius", "expected NAME=VALUE, got 'radius'"),
     ],
 )
@@ -60,7 +60,7 @@ class Hidden(Confidence):
 
 def test_choices_need_not_be_words():
     assert rule_options(Counted, ["bits=4"]) == {"bits": 4}
-    with pytest.raises(BadParameter, match="bits: expected one of 4, 8, got '5'"):
+    with pytest.raises(BadParameter, match="bits: Input should be 4 or 8, got '5'"):
         rule_options(Counted, ["bits=5"])
 
 

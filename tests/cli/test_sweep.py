@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cpr_wrap.cli.options import DataOptions
-from cpr_wrap.cli.sweep import SweepOptions, _planned
+from cpr_wrap.cli.commands import Sweep
+from cpr_wrap.cli.sweep import planned
 from cpr_wrap.evaluation import results
 from cpr_wrap.zoo import load_network
 
@@ -107,9 +107,9 @@ def test_a_plan_names_images_and_folders_as_options_do(tmp_path):
     (tmp_path / "plan.toml").write_text(
         'models = "local:x"\nindices = "3,8-9"\nclass_map = "map.txt"\neps = [0.1, "1/4"]\n'
     )
-    combine, data = _planned(tmp_path / "plan.toml", SweepOptions(), DataOptions())
-    assert (combine.models, combine.eps) == (["local:x"], ["0.1", "1/4"])
-    assert (data.indices, data.class_map) == ([3, 8, 9], Path("map.txt"))
+    found = planned(Sweep(plan=tmp_path / "plan.toml"))
+    assert (found.models, found.eps) == (["local:x"], ["0.1", "1/4"])
+    assert (found.indices, found.class_map) == ([3, 8, 9], Path("map.txt"))
 
 
 def test_a_rule_that_nobody_has_set_is_warned_of(swept):
@@ -121,7 +121,8 @@ def test_without_a_rule_or_norm_a_model_is_judged_as_by_curve(
     swept, type_command, saved, monkeypatch, tmp_path
 ):
     l2 = replace(load_network(f"local:{saved}"), rule=None, norm="L2")
-    monkeypatch.setattr("cpr_wrap.zoo.load_network", lambda *_, **__: l2)
+    for module in ("sweep", "_load"):
+        monkeypatch.setattr(f"cpr_wrap.cli.{module}.load_network", lambda *_, **__: l2)
     assert swept().exit_code == 0
     answer = type_command("curve", f"local:{saved}", *FEW, "--out", "runs/curve")
     assert answer.exit_code == 0, answer.output

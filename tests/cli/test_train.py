@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-import cpr_wrap.training
-from cpr_wrap.cli.train import Changes, _changed
+from cpr_wrap.cli.commands import Changes
+from cpr_wrap.cli.train import changed
 from cpr_wrap.data import load_data
 from cpr_wrap.training import AT, CCAT, RECIPES, TRADES, FastAT, StandardTraining
 from cpr_wrap.zoo import load
@@ -31,7 +31,7 @@ def calls(monkeypatch):
         made.append((recipe, data, options))
         return SimpleNamespace(history=(_record(),), folder=options["out"])
 
-    monkeypatch.setattr(cpr_wrap.training, "train", train)
+    monkeypatch.setattr("cpr_wrap.cli.train.train_network", train)
     return made
 
 
@@ -152,27 +152,27 @@ def test_a_saved_model_is_trained_on(saved, calls, mnist, type_command):
 
 def test_a_change_of_method_keeps_what_both_have():
     recipe = RECIPES["mnist-compact-at"]
-    changed = _changed(recipe, Changes(method="trades"))
+    found = changed(recipe, Changes(method="trades"))
     attack = {"eps": recipe.method.eps, "steps": recipe.method.steps, "step_size": 0.1}
-    assert changed == replace(recipe, method=TRADES(**attack))
-    assert _changed(recipe, Changes()) == recipe
-    other = _changed(recipe, Changes(method="ccat"))
+    assert found == replace(recipe, method=TRADES(**attack))
+    assert changed(recipe, Changes()) == recipe
+    other = changed(recipe, Changes(method="ccat"))
     assert isinstance(other.method, CCAT)
     assert other.rule_settings == {}  # a radius is nothing to confidence rejection
-    assert _changed(recipe, Changes(method="standard")).method == StandardTraining()
+    assert changed(recipe, Changes(method="standard")).method == StandardTraining()
 
 
 def test_a_single_long_step_stays_with_fast_at():
     fast, slow = RECIPES["cifar10-compact-at"], RECIPES["mnist-compact-at"]
-    assert _changed(fast, Changes(method="at")).method == AT(eps=8 / 255)
-    assert _changed(fast, Changes(method="trades")).method.steps == TRADES().steps
-    assert _changed(slow, Changes(method="fast-at")).method == FastAT(eps=0.3)
+    assert changed(fast, Changes(method="at")).method == AT(eps=8 / 255)
+    assert changed(fast, Changes(method="trades")).method.steps == TRADES().steps
+    assert changed(slow, Changes(method="fast-at")).method == FastAT(eps=0.3)
 
 
 def test_a_change_of_eps_scales_the_step_too():
     recipe = replace(RECIPES["mnist-compact-at"], method=AT(eps=0.25, steps=7, step_size=0.125))
-    changed = _changed(recipe, Changes(eps=0.125))
-    assert changed.method == AT(eps=0.125, steps=7, step_size=0.0625)
+    found = changed(recipe, Changes(eps=0.125))
+    assert found.method == AT(eps=0.125, steps=7, step_size=0.0625)
 
 
 def test_a_method_without_attack_takes_no_eps(type_command):
@@ -202,7 +202,7 @@ def test_ctrl_c_says_where_the_state_is(mnist, monkeypatch, type_command):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cpr_wrap.training, "train", interrupted)
+    monkeypatch.setattr("cpr_wrap.cli.train.train_network", interrupted)
     words = ("--recipe", "mnist-compact-at", "--out", "here", "--data-dir", str(mnist))
     answer = type_command("train", *words)
     assert answer.exit_code == 130

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -63,6 +64,10 @@ class Unchanged:
 CalibratedBy = ByQuantile | BySearch | Unchanged
 
 
+_KINDS: dict[type, tuple[type, str]] = {bool: (bool, "True or False"), float: (Real, "a number")}
+"""What a setting must be, by the type of its default."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RejectionRule(ABC):
     """Base class of rules: it scores inputs and accepts scores at or above the threshold.
@@ -106,7 +111,11 @@ class RejectionRule(ABC):
             value = getattr(self, field.name)
             # Numbers from arrays and tensors would not survive being written down.
             if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.dim() == 0):
-                object.__setattr__(self, field.name, value.item())
+                value = value.item()
+                object.__setattr__(self, field.name, value)
+            kind, words = _KINDS.get(type(field.default), (object, ""))
+            if not isinstance(value, kind) or (kind is Real and isinstance(value, bool)):
+                raise TypeError(f"{field.name}: expected {words}, got {value!r:.60}")
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold: expected a finite number, got {self.threshold}")
 

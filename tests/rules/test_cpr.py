@@ -376,6 +376,8 @@ def test_a_radius_just_in_reach_is_not_warned_about(steps):
         ({"starts": 0}, ValueError, "starts: expected a whole number of at least 1, got 0"),
         ({"threshold": math.nan}, ValueError, "threshold: expected a finite number, got nan"),
         ({"keep": "first"}, ValueError, "keep: expected 'last' or 'best', got 'first'"),
+        ({"smooth": "no"}, TypeError, "smooth: expected True or False, got 'no'"),
+        ({"threshold": "0"}, TypeError, "threshold: expected a number, got '0'"),
     ],
 )
 def test_bad_settings_are_named(settings, error, text):

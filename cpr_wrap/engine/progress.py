@@ -91,7 +91,10 @@ class Progress:
     def __enter__(self) -> Self:
         self.meter = self.held.enter_context(count_passes())
         if self.wish is True:
-            self.held.enter_context(_live(self._line))
+            live = _live(self._line)
+            if not live.console.is_interactive:  # the line is printed once, at the end
+                self.held.callback(live.console.print)
+            self.held.enter_context(live)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,7 +139,8 @@ class Progress:
 
     def known(self) -> Counter[str]:
         """Images and errors among all blocks."""
-        return sum(self.blocks.values(), Counter())
+        # A copy: the bar looks from a thread of its own, while blocks are added.
+        return sum(list(self.blocks.values()), Counter())
 
     def _total(self, images: float) -> float:
         """Passes that this rank's share of the images will have taken."""

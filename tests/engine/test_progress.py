@@ -112,6 +112,7 @@ def test_the_bar_fits_80_columns_with_its_time(monkeypatch):
     text = r" 90% 0:0\d:\d\d left 1.0G/1.1G passes 9999/10000 images 1234-5678 errors "
     assert re.search(text, line)
     assert len(line) <= 80
+    assert sys.stderr.getvalue().endswith("\n")  # what is printed next has a line of its own
 
 
 def test_busy_says_nothing_about_what_is_quick(monkeypatch):

@@ -62,6 +62,7 @@ def reported(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> None:
         as_json = bool(options.get("as_json"))
+        _mentioned.clear()
         with _warnings_as_lines(), _stopped_by_sigterm():
             try:
                 for module in options.get("imports") or ():
@@ -157,9 +158,13 @@ def say(text: str) -> None:
     typer.echo(text if rank == "0" else f"[process {rank}] {text}", err=True)
 
 
+_mentioned: set[str] = set()  # by this command
+
+
 def mention(text: str) -> None:
-    """Print a line that all processes would print alike, once."""
-    if os.environ.get("RANK", "0") == "0":
+    """Print a line once, though all processes, or several steps of a command, have it to say."""
+    if os.environ.get("RANK", "0") == "0" and text not in _mentioned:
+        _mentioned.add(text)
         say(text)
 
 
@@ -175,13 +180,9 @@ def _one_line(error: Exception) -> str:
 
 @contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    told: set[str] = set()
-
     def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-        text = " ".join(str(message).split())
-        if issubclass(category, UserWarning) and text not in told:
-            told.add(text)
-            mention(f"warning: {text}")
+        if issubclass(category, UserWarning):
+            mention(f"warning: {' '.join(str(message).split())}")
 
     with warnings.catch_warnings():
         warnings.showwarning = show

@@ -19,7 +19,8 @@ from cpr_wrap.data import load_data
 from cpr_wrap.evaluation.curve import find_budget
 from cpr_wrap.evaluation.sweep import Task
 from cpr_wrap.metrics import RobustnessCurve, accuracy_with_rejection, f1_like, rejection_rate
-from cpr_wrap.report import Cell, Column, Table, ranking, write_report
+from cpr_wrap.report import Cell, Table, ranking, write_report
+from cpr_wrap.report.tables import share_cell
 from cpr_wrap.rule import rule_config
 
 ADDRESS, EPS, REJECT_RATE = "bundled:mnist-compact-at", 0.3, 0.01
@@ -36,9 +37,10 @@ def demo(options: Demo) -> None:
     budget, out, started = find_budget(options.budget), options.out, time.perf_counter()
     tell: Callable[[str], None] = (lambda _: None) if options.as_json else typer.echo
     tell(f"{ADDRESS}: a small network, trained adversarially on MNIST at Linf eps {EPS:g}.")
-    tell("Two rules may reject. Both are set on 1,000 validation images to reject")
-    tell(f"{_show.percent(REJECT_RATE)} of the right answers:")
     contenders = _contenders(_load.pick_device(options.device))
+    records = [each.calibration for each in contenders if each.calibration]
+    tell(f"{len(records)} rules may reject. They are set on {records[0].num_images:,} validation")
+    tell(f"images to reject {_show.percent(REJECT_RATE)} of the right answers:")
     for each in contenders:
         tell(f"  {_sentence(each)}")
     tell(f"\nOn {len(contenders[0].data):,} clean test images:\n\n{_clean_table(contenders)}\n")
@@ -106,30 +108,26 @@ def _summary(task: Task, curve: RobustnessCurve) -> dict[str, Any]:
 
 
 def _clean_table(contenders: Sequence[Task]) -> str:
-    titles = ("rule", "right, of those accepted", "rejected", "F1-like")
-    names = ("accuracy_with_rejection", "rejection_rate", "f1_like")
-    clean = [(each.about.name, each.about.clean_test or {}) for each in contenders]
-    return _table(
-        titles, [(name, *(_show.percent(known[key]) for key in names)) for name, known in clean]
-    )
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    columns = tuple(Column(title, words=title == "rule") for title in titles)
-    return Table(columns=columns, rows=tuple(tuple(map(Cell, row)) for row in rows)).render("text")
+    titles = {
+        "accuracy_with_rejection": "right, of those accepted",
+        "rejection_rate": "rejected",
+        "f1_like": "F1-like",
+    }
+    clean = [each.about.clean_test or {} for each in contenders]
+    columns = {title: [share_cell(known[key]) for known in clean] for key, title in titles.items()}
+    return Table.of({"rule": [each.about.name for each in contenders], **columns}).render()
 
 
 def _conclude(curves: Sequence[RobustnessCurve]) -> None:
-    names = [curve.about.name for curve in curves]
-    rows = [
-        (f"{alpha:g}", *(_show.percent(curve.accuracy_at(alpha)) for curve in curves))
-        for alpha in curves[0].alphas
-    ]
+    alphas = curves[0].alphas
+    columns = {
+        each.about.name: list(map(share_cell, map(each.accuracy_at, alphas))) for each in curves
+    }
     typer.echo(
         "\nRobustness with rejection. An image counts as lost if an accepted mistake was found\n"
         "within eps, or a rejection within α · eps: rejecting a nearly clean image is an error,\n"
         "rejecting a heavily perturbed one is what the rule is for.\n"
     )
-    typer.echo(_table(("α", *names), rows) + "\n")
+    typer.echo(Table.of({"α": [Cell(f"{a:g}", a) for a in alphas], **columns}).render() + "\n")
     typer.echo("Total robust loss: a mistake costs 1, a rejection what the rejection loss says.\n")
-    typer.echo(f"{ranking(curves)[0][0].render('text')}\n")
+    typer.echo(f"{ranking(curves)[0][0].render()}\n")

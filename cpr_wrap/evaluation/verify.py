@@ -11,7 +11,7 @@ merge`, `robustness_curve(points=...)`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -183,7 +183,9 @@ def verify_result(
 
 def _facts(rule: RuleFacts) -> Any:
     """A rule's settings and what follows from them; how it is worded may differ by version."""
-    return result.to_plain(RuleFacts, replace(rule, text="", address=""))
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(replace(rule, text="", address=""))
 
 
 def _answer_problems(model: SelectiveClassifier, curve: RobustnessCurve) -> Iterator[str]:
@@ -214,11 +216,8 @@ def _file_problems(
     ):
         if told is not None and told != true:
             yield f"{name}: recorded {told}, but the records say {true}"
-    ours, theirs = (
-        result.to_plain(result.Figures, each)
-        for each in (result.figures_of(curve), content.figures)
-    )
-    for key, value in ours.items():
+    theirs: Mapping[str, object] = content.figures
+    for key, value in result.figures_of(curve).items():
         if not _close(value, theirs[key]):
             yield f"figures.{key}: not what the records give"
     if curve.points is not None and curve.provenance is not None:

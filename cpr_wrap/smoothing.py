@@ -262,11 +262,6 @@ def active() -> bool:
     return _entered > 0 and not _switched_off
 
 
-def untouched() -> bool:
-    """Whether the code runs outside of `smoothed` and of `exact`."""
-    return _entered == _switched_off == 0
-
-
 @contextmanager
 def exact() -> Iterator[None]:
     """Disable `smoothed` inside the block, at any nesting depth.

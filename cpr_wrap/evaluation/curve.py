@@ -158,9 +158,8 @@ def robustness_curve(
     notes += (why,) if why else ()
     table = None
     if ablation:
-        outer = [block.outer for block in done]
         with busy("each attack alone") if progress is True else nullcontext():
-            table = assemble.ablation_table(work, [d.images for d in done], outer, folder, place[0])
+            table = assemble.ablation_table(work, done, folder, place[0])
     curve = RobustnessCurve(
         assemble.records_of(done, work),
         alphas=alphas,

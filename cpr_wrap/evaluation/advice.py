@@ -197,11 +197,6 @@ def _verified(
         yield rule
 
 
-def rejected_share(model: SelectiveClassifier, x: Tensor) -> float:
-    """Share of images `(N, ...)` that a model rejects."""
-    return sum(int((~model(batch).accepted).sum()) for batch in x.split(256)) / len(x)
-
-
 def latency(model: SelectiveClassifier, x: Tensor) -> float:
     """Seconds that a prediction of one image takes: the quickest of several after a first one.
 

@@ -30,8 +30,8 @@ from cpr_wrap.evaluation.advice import (
     Candidate,
     default_candidates,
     latency,
-    rejected_share,
 )
+from cpr_wrap.evaluation.assemble import answers
 from cpr_wrap.evaluation.curve import find_budget, robustness_curve
 from cpr_wrap.evaluation.preflight import check_threat, place_of, preflight
 from cpr_wrap.evaluation.supplied import useful_points
@@ -134,10 +134,10 @@ def advise(
         raise TypeError(f"candidates: expected without {', '.join(settings)}, which make others")
     if not candidates:
         raise ValueError("candidates: expected at least one rule, got none")
-    every = [
-        Candidate(model=m, clean_rejection=rejected_share(m, seen), latency=latency(m, seen))
-        for m in map(model.with_rule, candidates)
-    ]
+    every = []
+    for each in map(model.with_rule, candidates):
+        rejected = float((~answers(each, seen).accepted).double().mean())
+        every.append(Candidate(model=each, clean_rejection=rejected, latency=latency(each, seen)))
     allowed = [c for c in every if _within(c, max_latency, max_clean_rejection)]
     if not allowed:
         raise ValueError(

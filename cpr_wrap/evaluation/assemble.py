@@ -23,7 +23,7 @@ from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import Store, Unit
 from cpr_wrap.objective import Goal
 from cpr_wrap.rule import RejectionRule, rule_settings
-from cpr_wrap.selective import SelectiveClassifier, network_device
+from cpr_wrap.selective import Selection, SelectiveClassifier, network_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +257,18 @@ def _alone(
     )
 
 
+def answers(model: SelectiveClassifier, x: Tensor, batch_size: int = 64) -> Selection:
+    """Answers to images `(N, ...)`, on the CPU; in half batches where memory runs out."""
+    device = network_device(model.base, x.device)
+    try:
+        parts = [model(part.to(device)) for part in x.split(batch_size)]
+    except (RuntimeError, MemoryError) as error:
+        if batch_size == 1 or not is_out_of_memory(error):
+            raise
+        return answers(model, x, batch_size // 2)
+    return Selection(*(torch.cat(column).cpu() for column in zip(*parts, strict=True)))
+
+
 def risk_coverages(
     model: SelectiveClassifier, curve: metrics.RobustnessCurve, *, batch_size: int = 256
 ) -> dict[str, metrics.RiskCoverage]:
@@ -273,24 +285,11 @@ def risk_coverages(
     """
     if curve.points is None:
         raise ValueError("expected a curve with its points, got one without")
-    answers = {}
+    found = {}
     for name, x in (("clean", curve.points.clean), ("attacked", curve.points.outer)):
-        score, predicted = _ask(model, x, batch_size)
-        answers[name] = metrics.risk_coverage(score, predicted == curve.records.label)
-    return answers
-
-
-def _ask(model: SelectiveClassifier, x: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
-    """Scores and predictions `(N,)`, on the CPU."""
-    device = network_device(model.base, x.device)
-    try:
-        parts = [model.judge(part.to(device)) for part in x.split(batch_size)]
-    except (RuntimeError, MemoryError) as error:
-        if batch_size == 1 or not is_out_of_memory(error):
-            raise
-        return _ask(model, x, batch_size // 2)
-    score = torch.cat([part.score for part in parts]).cpu()
-    return score, torch.cat([part.predicted for part in parts]).cpu()
+        answer = answers(model, x, batch_size)
+        found[name] = metrics.risk_coverage(answer.score, answer.predicted == curve.records.label)
+    return found
 
 
 def coverage_of(

@@ -24,7 +24,7 @@ from cpr_wrap.geometry import threat
 from cpr_wrap.meter import count_passes
 from cpr_wrap.metrics import Check, Origin, RobustnessCurve
 from cpr_wrap.metrics.intervals import richness
-from cpr_wrap.objective import Goal, margin
+from cpr_wrap.objective import Goal
 from cpr_wrap.selective import SelectiveClassifier, network_device
 from cpr_wrap.smoothing import smoothed
 
@@ -281,21 +281,13 @@ def _gradients(few: _Few) -> _Outcome:
         f"{report.num_images} images have no gradient at all; the run "
         + ("smoothed gradients" if done else "did not smooth gradients")
     )
-    masked = report.zero >= _MASKED and not done
-    blind = _blind(few.model, few.x) if done else report.flat_images
+    masked, blind = report.zero >= _MASKED and not done, report.flat_images
+    if done:
+        with smoothed():
+            blind = gradient_report(few.model, few.x).flat_images
     if blind:
         detail += f"; {blind} images have none even then, and no gradient attack can work there"
     return blind == 0 and not masked, detail
-
-
-def _blind(model: SelectiveClassifier, x: Tensor) -> int:
-    """Images whose smoothed gradient is zero at every pixel."""
-    with torch.enable_grad(), smoothed():
-        point = x.detach().requires_grad_()
-        logits = model.logits(point)
-        lead = margin(logits, logits.detach().argmax(dim=1)).sum()
-    (gradient,) = torch.autograd.grad(lead, point)
-    return int((gradient == 0).flatten(1).all(dim=1).sum())
 
 
 def _planted(few: _Few) -> _Outcome:

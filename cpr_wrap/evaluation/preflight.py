@@ -51,7 +51,21 @@ def preflight(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
         raise ValueError(
             f"rule {model.rule.name!r} is random, and random verdicts cannot be evaluated yet"
         )
-    return _checked(model, x[:_FEW])
+    x = x[:_FEW]
+    while True:
+        try:
+            notes = (*_check_outputs(model, x), *_gradients(model, x))
+            _check_verdicts(model, x[:_FEWER])
+            break
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(x) == 1:
+                raise RuntimeError(NO_ROOM) from error
+        x = x[: len(x) // 2]
+    for note in notes:
+        warnings.warn(note, stacklevel=4)
+    return notes
 
 
 def place_of(model: SelectiveClassifier, source: ImageSource) -> tuple[torch.device, torch.dtype]:
@@ -77,21 +91,6 @@ def try_attacks(
     for stage in filter(from_outside, stages):
         with random_state(seed):  # what they draw here must not change what they draw later
             proposals(stage, model, one, eps, norm, seed)
-
-
-def _checked(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
-    try:
-        notes = (*_check_outputs(model, x), *_gradients(model, x))
-        _check_verdicts(model, x[:_FEWER])
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        if len(x) == 1:
-            raise RuntimeError(NO_ROOM) from error
-        return _checked(model, x[: len(x) // 2])
-    for note in notes:
-        warnings.warn(note, stacklevel=5)
-    return notes
 
 
 def _check_outputs(model: SelectiveClassifier, x: Tensor) -> list[str]:

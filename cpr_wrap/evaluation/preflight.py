@@ -64,7 +64,7 @@ def preflight(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
                 raise RuntimeError(NO_ROOM) from error
         x = x[: len(x) // 2]
     for note in notes:
-        warnings.warn(note, stacklevel=4)
+        warnings.warn(note, stacklevel=3)
     return notes
 
 

@@ -31,6 +31,7 @@ Times = NDArray[np.float64]
 """Seconds on the clock, and seconds of processors that this process used `(2,)`."""
 
 _ROUNDS = 7
+_SAMPLE_SECONDS = 0.1  # how long a time is taken, where one pass does not last longer
 
 
 def timed(work: Callable[[], T], device: torch.device) -> tuple[T, Times]:
@@ -47,10 +48,10 @@ def _now() -> Times:
 
 
 def bare_times(model: SelectiveClassifier, x: Tensor) -> Times:
-    """Times of a batch `(N, ...)`: forward, input gradient, smoothed gradient, prediction `(4, 2)`.
+    """Time a forward of a batch `(N, ...)`, its input gradient, the smoothed one, and a prediction.
 
-    A gradient is without its forward. The times are medians over rounds of all four in turn, after
-    a first round that does not count.
+    A gradient is without its forward. Several rounds of all four in turn `(R, 4, 2)`: a machine
+    that is now faster and now slower treats them alike.
     """
 
     def forward() -> None:
@@ -65,18 +66,23 @@ def bare_times(model: SelectiveClassifier, x: Tensor) -> Times:
         with smoothed():
             gradient()
 
+    def run(work: Callable[[], object], count: int) -> Times:
+        return timed(lambda: [work() for _ in range(count)], x.device)[1] / count
+
     kinds = (forward, gradient, smoothed_gradient, lambda: model(x))
     with frozen(model.base), torch.enable_grad():
-        rounds = [[timed(work, x.device)[1] for work in kinds] for _ in range(_ROUNDS + 1)]
-    times: Times = np.median(rounds[1:], axis=0)
-    times[1:3] = np.maximum(times[1:3] - times[0], 0)
-    return times
+        once = [run(work, 1)[0] for work in kinds]  # the first calls are slower, and do not count
+        counts = [max(1, round(_SAMPLE_SECONDS / max(seconds, 1e-6))) for seconds in once]
+        pairs = list(zip(kinds, counts, strict=True))
+        rounds: Times = np.array([[run(*pair) for pair in pairs] for _ in range(_ROUNDS)])
+    rounds[:, 1:3] = np.maximum(rounds[:, 1:3] - rounds[:, :1], 0)
+    return rounds
 
 
 def _alone(passes: Passes, times: Times) -> Times:
-    """What some passes would take if there were nothing else to do, from times of single ones."""
+    """What passes would take if there were nothing else to do, from `(..., 4, 2)` single times."""
     counts = (passes.forwards, passes.backwards - passes.smoothed, passes.smoothed)
-    return np.asarray(counts @ times[:3])
+    return np.asarray(counts @ times[..., :3, :])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +117,7 @@ def measure(
 ) -> Figures:
     """Time the network, a prediction and an evaluation at one batch size.
 
-    Bare passes and predictions are timed before the evaluation and after it, and averaged.
+    Bare passes and predictions are timed before the evaluation and after it.
     """
     x = noisy_batch(model, data.images, batch_size, eps)
     before = bare_times(model, x)
@@ -129,17 +135,17 @@ def measure(
             ),
             x.device,
         )
-    times = (before + bare_times(model, x)) / (2 * len(x))  # of one image
+    rounds = np.concatenate([before, bare_times(model, x)]) / len(x)  # times of one image
     with count_passes() as predicting:
         model(x[:1])
-    efficiency = _alone(passes, times) / spent
-    ratio = times[3] / _alone(predicting, times)
-    forward, gradient, smoothed_gradient, prediction = times[:, 0].tolist()
+    efficiency = _alone(passes, rounds.mean(axis=0)) / spent
+    ratio = np.median(rounds[:, 3] / _alone(predicting, rounds), axis=0)
+    forward, gradient, smoothed_gradient, _ = rounds.mean(axis=0)[:, 0].tolist()
     return Figures(
         forward=forward,
         backward=gradient,
         smoothed=smoothed_gradient,
-        prediction=prediction,
+        prediction=float(np.median(rounds[:, 3, 0])),
         prediction_ratio=float(ratio[0]),
         images=len(data),
         batch_size=batch_size,

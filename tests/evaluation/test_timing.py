@@ -73,7 +73,9 @@ def test_bare_passes_and_predictions_are_timed(clock):
     model, x, _ = costly("cpr", clock)
     m = model.rule.steps
     seconds = [9, 15, 27, 9 * (m + 1) + 15 * m]
-    assert bare_times(model, x).tolist() == [[wall, wall / 2] for wall in seconds]
+    found = bare_times(model, x)
+    assert (found == [[wall, wall / 2] for wall in seconds]).all()
+    assert len(found) > 1
     assert all(p.requires_grad and p.grad is None for p in model.base.parameters())
 
 
@@ -137,17 +139,29 @@ def test_overhead_of_a_prediction_is_seen(clock, monkeypatch):
     assert found.prediction_ratio == found.cpu_prediction_ratio == 1.5
 
 
-def test_one_disturbed_round_does_not_count(clock):
-    model, x, _ = costly("none", clock)
-    judge, rounds = model.judge, []
+def test_disturbed_predictions_do_not_count(clock):
+    model, x, y = costly("none", clock)
+    judge, calls = model.judge, []
 
     def disturbed(x):
-        rounds.append(len(x))
-        clock.now += 1000 if len(rounds) in (1, 4) else 0
+        calls.append(len(x))
+        clock.now += 1000 if len(calls) in (1, 4) else 0
         return judge(x)
 
     model.judge = disturbed
-    assert bare_times(model, x)[3].tolist() == [9, 4.5]
+    found = measure(model, images(x, y), 0.1, budget=Dark(), batch_size=4)
+    assert (found.prediction, found.prediction_ratio) == (3, 1)
+
+
+def test_quick_passes_are_repeated_to_be_measured(clock, monkeypatch):
+    model, x, _ = costly("none", clock)
+    monkeypatch.setattr(benchmark, "_SAMPLE_SECONDS", 72)
+    monkeypatch.setattr(benchmark, "_ROUNDS", 2)
+    forwards = []
+    model.base.register_forward_pre_hook(lambda *_: forwards.append(None))
+    assert (bare_times(model, x)[:, :, 0] == [9, 15, 27, 9]).all()
+    # One pass takes 9, 24, 36 and 9 seconds.
+    assert len(forwards) == 4 + 2 * (8 + 3 + 2 + 8)
 
 
 def test_bare_passes_are_timed_on_noise_around_the_images():

@@ -260,11 +260,6 @@ def active() -> bool:
     return bool(_blocks) and all(_blocks)
 
 
-def untouched() -> bool:
-    """Whether the code runs outside of `smoothed` and of `exact`."""
-    return not _blocks
-
-
 @contextmanager
 def exact() -> Iterator[None]:
     """Disable `smoothed` inside the block, at any nesting depth.

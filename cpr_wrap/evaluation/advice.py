@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import timeit
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,6 @@ from torch import Tensor
 
 from cpr_wrap._checks import data_frame
 from cpr_wrap.calibration import calibrate
-from cpr_wrap.evaluation.benchmark import timed
 from cpr_wrap.metrics import Interval, RobustnessCurve
 from cpr_wrap.metrics.comparison import Difference, paired_loss
 from cpr_wrap.metrics.losses import RejectionLoss
@@ -197,15 +197,10 @@ def _verified(
         yield rule
 
 
-def rejected_share(model: SelectiveClassifier, x: Tensor) -> float:
-    """Share of images `(N, ...)` that a model rejects."""
-    return sum(int((~model(batch).accepted).sum()) for batch in x.split(256)) / len(x)
-
-
 def latency(model: SelectiveClassifier, x: Tensor) -> float:
     """Seconds that a prediction of one image takes: the quickest of several after a first one.
 
     Other work on the machine lengthens that one least.
     """
-    times = [timed(lambda: model(x[:1]), x.device)[1] for _ in range(_ROUNDS + 1)]
-    return float(min(wall for wall, _ in times[1:]))
+    rounds = timeit.repeat(lambda: bool(model(x[:1]).accepted), number=1, repeat=_ROUNDS + 1)
+    return min(rounds[1:])

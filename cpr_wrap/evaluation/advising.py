@@ -9,7 +9,7 @@ the leader's loss by more than chance get no more passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from cpr_wrap._checks import check_images, check_labels, check_number, check_positive
+from cpr_wrap._checks import check_number, check_positive
 from cpr_wrap.attacks.ensemble import Budget, Listed
 from cpr_wrap.data.images import gather
+from cpr_wrap.engine.images import source_of
 from cpr_wrap.evaluation.advice import (
     ADVISED,
     LEFT_OUT,
@@ -29,18 +30,18 @@ from cpr_wrap.evaluation.advice import (
     Candidate,
     default_candidates,
     latency,
-    rejected_share,
 )
+from cpr_wrap.evaluation.assemble import answers
 from cpr_wrap.evaluation.curve import find_budget, robustness_curve
-from cpr_wrap.evaluation.preflight import check_threat, preflight
+from cpr_wrap.evaluation.preflight import check_threat, place_of, preflight
 from cpr_wrap.evaluation.supplied import useful_points
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.metrics import RobustnessCurve
-from cpr_wrap.metrics.comparison import paired_loss
+from cpr_wrap.metrics.comparison import paired
 from cpr_wrap.metrics.losses import LossLike, RejectionLoss, as_loss, check_loss
 from cpr_wrap.rule import RejectionRule
 from cpr_wrap.rules import AcceptAll
-from cpr_wrap.selective import SelectiveClassifier, network_device
+from cpr_wrap.selective import SelectiveClassifier
 
 Images = tuple[Tensor, Tensor]
 Tell = Callable[[str], None]
@@ -105,12 +106,24 @@ def advise(
     """
     eps, loss = check_number(eps, "eps"), as_loss(cost)
     check_loss(loss, eps)
-    _check_limits(max_latency, max_clean_rejection)
+    if max_latency is not None:
+        check_positive(max_latency, "max_latency")
+    if max_clean_rejection is not None and not 0 <= max_clean_rejection <= 1:
+        raise ValueError(
+            f"max_clean_rejection: expected a share from 0 to 1, got {max_clean_rejection}"
+        )
     if not isinstance(model, SelectiveClassifier):
         model = SelectiveClassifier(model, AcceptAll())
     full, first = find_budget(budget), find_budget(screening)
     around = threat(norm or model.rule.norm or "Linf").name
-    choosing, others = _halves(model, x, y, validation)
+    others = _read(model, x, y)
+    if validation is None:
+        images, labels = others
+        if len(images) < 2:
+            raise ValueError("x: expected at least two images, to choose on one half, got one")
+        choosing, others = (images[::2], labels[::2]), (images[1::2], labels[1::2])
+    else:
+        choosing = _read(model, *validation)
     seen = choosing[0]
     check_threat(threat(around), eps, seen[:1])
     preflight(model, seen)
@@ -121,23 +134,22 @@ def advise(
         raise TypeError(f"candidates: expected without {', '.join(settings)}, which make others")
     if not candidates:
         raise ValueError("candidates: expected at least one rule, got none")
-    field_ = [
-        Candidate(model=m, clean_rejection=rejected_share(m, seen), latency=latency(m, seen))
-        for m in map(model.with_rule, candidates)
-    ]
-    allowed = [c for c in field_ if _within(c, max_latency, max_clean_rejection)]
+    every = []
+    for each in map(model.with_rule, candidates):
+        rejected = float((~answers(each, seen).accepted).double().mean())
+        every.append(Candidate(model=each, clean_rejection=rejected, latency=latency(each, seen)))
+    allowed = [c for c in every if _within(c, max_latency, max_clean_rejection)]
     if not allowed:
         raise ValueError(
-            f"none of {len(field_)} candidates is within max_latency and max_clean_rejection; the "
-            f"quickest takes {1000 * min(c.latency for c in field_):.3g} ms, the least clean "
-            f"rejection is {min(c.clean_rejection for c in field_):.2%}"
+            f"none of {len(every)} candidates is within max_latency and max_clean_rejection; the "
+            f"quickest takes {1000 * min(c.latency for c in every):.3g} ms, the least clean "
+            f"rejection is {min(c.clean_rejection for c in every):.2%}"
         )
     run: dict[str, Any] = {"seed": seed, "norm": around, "store": store}
     run |= {"batch_size": batch_size, "block_size": block_size}
-    search = _Search(allowed, choosing, eps, loss, full, first, run, progress or (lambda _: None))
-    search.choose()
-    search.report(others)
-    ranked = sorted(field_, key=lambda c: (STATUSES.index(c.status), search.bound(c), c.passes))
+    search = _Search(allowed, eps, loss, full, run, progress or (lambda _: None))
+    search.report(search.choose(choosing, first), others)
+    ranked = sorted(every, key=lambda c: (STATUSES.index(c.status), search.bound(c), c.passes))
     return Advice(
         candidates=tuple(ranked),
         cost=loss,
@@ -149,32 +161,13 @@ def advise(
     )
 
 
-def _halves(
-    model: SelectiveClassifier, x: Any, y: Tensor | None, validation: Images | None
-) -> tuple[Images, Images]:
-    """Images to choose on, and images to report on, on the model's device."""
+def _read(model: SelectiveClassifier, x: Any, y: Tensor | None) -> Images:
+    """Images and labels, checked, on the model's device."""
     if not isinstance(x, Tensor):
         x, y = gather(x, y)
-    if y is None:
-        raise TypeError("y: expected labels for a tensor of images, got None")
-    pairs = [(x, y)] if validation is None else [(x, y), validation]
-    for images, labels in pairs:
-        check_images(images)
-        check_labels(labels, len(images))
-    if validation is None:
-        if len(x) < 2:
-            raise ValueError("x: expected at least two images, to choose on one half, got one")
-        pairs = [(x[1::2], y[1::2]), (x[::2], y[::2])]
-    device = network_device(model.base, x.device)
-    others, choosing = [(images.to(device), labels.to(device)) for images, labels in pairs]
-    return choosing, others
-
-
-def _check_limits(latency: float | None, rejection: float | None) -> None:
-    if latency is not None:
-        check_positive(latency, "max_latency")
-    if rejection is not None and not 0 <= rejection <= 1:
-        raise ValueError(f"max_clean_rejection: expected a share from 0 to 1, got {rejection}")
+    source = source_of(x, y, None)
+    images = source.block(range(len(source)), *place_of(model, source))
+    return images.x, images.y
 
 
 def _within(candidate: Candidate, slowest: float | None, most: float | None) -> bool:
@@ -196,97 +189,81 @@ class _Search:
     """Lowest bound first, until nobody can overtake the leader."""
 
     candidates: list[Candidate]
-    images: Images
     eps: float
     cost: RejectionLoss
     budget: Budget
-    screening: Budget
-    run: dict[str, Any]
+    settings: dict[str, Any]  # of every evaluation
     tell: Tell
-    finalists: list[Candidate] = field(default_factory=list)
 
     def bound(self, candidate: Candidate) -> float:
         """What a candidate loses at least."""
         curve = candidate.curve
         return float("inf") if curve is None else curve.total_robust_loss(self.cost)
 
+    def curves(self) -> list[RobustnessCurve]:
+        """Those of candidates that were screened."""
+        return [each.curve for each in self.candidates if each.curve is not None]
+
     def running(self) -> list[Candidate]:
         """Those whose bound is no more than chance above the leader's loss."""
-        leader = min(self.candidates, key=lambda c: (self.bound(c), c.passes))
-        return [c for c in self.candidates if c is leader or not self._beaten(c, leader)]
+        losses = [curve.image_losses(self.cost) for curve in self.curves()]
+        pairs = list(zip(self.candidates, losses, strict=True))
+        _, least = min(pairs, key=lambda pair: (self.bound(pair[0]), pair[0].passes))
+        return [each for each, loss in pairs if paired(loss, least).sign <= 0]
 
-    def _beaten(self, candidate: Candidate, leader: Candidate) -> bool:
-        apart = paired_loss(_known(candidate), _known(leader), self.cost)
-        assert apart is not None, "all candidates see the same images"
-        return apart.sign > 0
-
-    def choose(self) -> None:
+    def choose(self, images: Images, screening: Budget) -> list[Candidate]:
         """Screen all candidates, then give the full budget to those that can still win."""
         count = len(self.candidates)
         for number, each in enumerate(self.candidates, 1):
             self.tell(f"screening {number} of {count}: {each.rule.describe()}")
-            each.curve = self._attack(each.model, self.images, self.screening)
-        curves = [_known(c) for c in self.candidates]
+            each.curve = self.attack(each, images, screening)
+        screened = self.curves()
         for each in self.candidates:
-            self._offer(each, curves)
-        while waiting := [c for c in self.running() if not c.full]:
+            each.curve = self.attack(each, images, _ONLY_POINTS, each.curve, screened)
+        while waiting := [each for each in self.running() if not each.full]:
             picked = min(waiting, key=self.bound)
             self.tell(f"full budget, {len(waiting)} may still win: {picked.rule.describe()}")
-            curves = [_known(c) for c in self.candidates if c is not picked]
-            found = self._attack(picked.model, self.images, self.budget, picked.curve, curves)
-            picked.curve, picked.full = _continued(_known(picked), found), True
+            found = self.attack(picked, images, self.budget, picked.curve, self.curves())
+            picked.curve, picked.full = found, True
             for each in self.running():
-                if each is not picked:
-                    self._offer(each, [found])
-        self.finalists = self.running()
-        for each in self.finalists:
+                each.curve = self.attack(each, images, _ONLY_POINTS, each.curve, [found])
+        finalists = self.running()
+        for each in finalists:
             each.status = TIED
-        min(self.finalists, key=lambda c: (c.passes, self.bound(c))).status = ADVISED
+        min(finalists, key=lambda c: (c.passes, self.bound(c))).status = ADVISED
+        return finalists
 
-    def report(self, others: Images) -> None:
+    def report(self, finalists: list[Candidate], images: Images) -> None:
         """Measure the finalists, and the plain network, on images that chose nothing."""
         plain = [c for c in self.candidates if not c.rule.can_reject]
-        shown = list(dict.fromkeys([*self.finalists, *plain]))
+        shown = list(dict.fromkeys([*finalists, *plain]))
         found: list[RobustnessCurve] = []
         for each in shown:
             self.tell(f"on the other images: {each.rule.describe()}")
-            found.append(self._attack(each.model, others, self.budget, None, found))
+            found.append(self.attack(each, images, self.budget, None, found))
         for each, curve in zip(shown, found, strict=True):
-            rivals = [c for c in found if c is not curve]
-            judged = self._attack(each.model, others, _ONLY_POINTS, curve, rivals)
-            each.reported = _continued(curve, judged)
+            each.reported = self.attack(each, images, _ONLY_POINTS, curve, found)
 
-    def _offer(self, candidate: Candidate, curves: Sequence[RobustnessCurve]) -> None:
-        """Let a candidate judge points that were found for others."""
-        known = _known(candidate)
-        rivals = [curve for curve in curves if curve is not known]
-        if any(len(useful_points(curve, known)[0]) for curve in rivals):
-            found = self._attack(candidate.model, self.images, _ONLY_POINTS, known, rivals)
-            candidate.curve = _continued(known, found)
-
-    def _attack(
+    def attack(
         self,
-        model: SelectiveClassifier,
+        candidate: Candidate,
         images: Images,
         budget: Budget,
         known: RobustnessCurve | None = None,
         curves: Sequence[RobustnessCurve] = (),
     ) -> RobustnessCurve:
-        """Attack a model, its own and others' points judged first."""
-        parts = [useful_points(curve, known) for curve in curves]
+        """Continue a known curve: what others' curves can add to it is judged, then it attacks."""
+        parts = [useful_points(curve, known) for curve in curves if curve is not known]
         if known is not None:
+            if budget is _ONLY_POINTS and not any(len(index) for index, _ in parts):
+                return known
             parts.append(useful_points(known))
         columns = [torch.cat(column) for column in zip(*parts, strict=True)]
         given = (columns[0], columns[1]) if columns and len(columns[0]) else None
-        return robustness_curve(model, *images, self.eps, budget=budget, points=given, **self.run)
-
-
-def _known(candidate: Candidate) -> RobustnessCurve:
-    assert candidate.curve is not None, "candidates are screened first"
-    return candidate.curve
-
-
-def _continued(before: RobustnessCurve, after: RobustnessCurve) -> RobustnessCurve:
-    """The later curve, with the costs of both and the settings of the one that searched."""
-    searched = before if after.settings and after.settings.budget == "points" else after
-    return replace(after, passes=(*before.passes, *after.passes), settings=searched.settings)
+        options = {"budget": budget, "points": given, **self.settings}
+        found = robustness_curve(candidate.model, *images, self.eps, **options)
+        if known is None:
+            return found
+        searched = known if budget is _ONLY_POINTS else found
+        passes = (*known.passes, *found.passes)
+        return replace(found, passes=passes, settings=searched.settings)

@@ -23,7 +23,7 @@ from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import Store, Unit
 from cpr_wrap.objective import Goal
 from cpr_wrap.rule import RejectionRule, rule_settings
-from cpr_wrap.selective import SelectiveClassifier, network_device
+from cpr_wrap.selective import Selection, SelectiveClassifier, network_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,7 @@ class Finished:
     """A block after its evaluation, on the CPU."""
 
     images: Images
-    outer: Found
-    rejected: Found
-    boundary: Found
+    found: dict[Goal, Found]
     clean_labels: Tensor
     base_labels: Tensor
     units: list[Unit]
@@ -41,14 +39,12 @@ class Finished:
 
 def finish(block: Block, units: list[Unit]) -> Finished:
     """Keep of a block what its results are made of."""
-    boundary = block.found[Goal.MISTAKE].to("cpu")
-    # Only its distances are reported; its points would be a third of the memory.
-    boundary.point = boundary.point[:0].clone()
+    found = {goal: held.to("cpu") for goal, held in block.found.items()}
+    # Of the boundary only distances are reported; its points would be a third of the memory.
+    found[Goal.MISTAKE].point = found[Goal.MISTAKE].point[:0].clone()
     return Finished(
         images=Images(x=block.x.cpu(), y=block.y.cpu(), index=block.index.cpu()),
-        outer=block.found[Goal.ACCEPTED_MISTAKE].to("cpu"),
-        rejected=block.found[Goal.REJECTED].to("cpu"),
-        boundary=boundary,
+        found=found,
         clean_labels=block.clean_labels.cpu(),
         base_labels=block.base_labels.cpu(),
         # Of a unit's tensors only which images it changed: the points are in the block.
@@ -65,16 +61,18 @@ def records_of(done: list[Finished], work: Work) -> metrics.Records:
     def column(pick: Callable[[Finished], Tensor]) -> Tensor:
         return torch.cat([pick(block) for block in done])
 
-    def names(pick: Callable[[Finished], Found]) -> tuple[str, ...]:
+    def distance(goal: Goal) -> Tensor:
+        return column(lambda block: block.found[goal].distance).double()
+
+    def names(goal: Goal) -> tuple[str, ...]:
         return tuple(
-            origin.attack if origin else "" for block in done for origin in pick(block).origin
+            origin.attack if origin else "" for block in done for origin in block.found[goal].origin
         )
 
-    outer = column(lambda b: b.outer.distance).double()
-    rejected = column(lambda b: b.rejected.distance).double()
+    outer, rejected = distance(Goal.ACCEPTED_MISTAKE), distance(Goal.REJECTED)
     # An accepted mistake is a mistake of the network, and of a rejected point the boundary may be
     # known to be near: both bound the distance to the boundary.
-    rule, boundary = work.model.rule, column(lambda b: b.boundary.distance).double().minimum(outer)
+    rule, boundary = work.model.rule, distance(Goal.MISTAKE).minimum(outer)
     if rule.rejects_near_boundary and rule.norm == work.norm:
         boundary = boundary.minimum(rejected + rule.reach)
     return metrics.Records(
@@ -84,9 +82,9 @@ def records_of(done: list[Finished], work: Work) -> metrics.Records:
         base_label=column(lambda b: b.base_labels),
         outer_broken=outer.isfinite(),
         outer_distance=outer,
-        outer_by=names(lambda b: b.outer),
+        outer_by=names(Goal.ACCEPTED_MISTAKE),
         rejected_radius=rejected,
-        rejected_by=names(lambda b: b.rejected),
+        rejected_by=names(Goal.REJECTED),
         boundary_distance=boundary,
         eps=work.eps,
         norm=work.norm,
@@ -99,7 +97,7 @@ def effort_of(done: list[Finished], work: Work) -> metrics.Effort | None:
     if not extra:
         return None
     chosen = noise.sampled(torch.cat([b.images.index for b in done]), max(extra.values())).tolist()
-    found = [origin for block in done for origin in block.outer.origin]
+    found = [origin for block in done for origin in block.found[Goal.ACCEPTED_MISTAKE].origin]
     new = [o is not None and o.attack in extra for o in found]
     left = [o is None or gained for o, gained in zip(found, new, strict=True)]
     images = sum(wanted and open_ for wanted, open_ in zip(chosen, left, strict=True))
@@ -111,8 +109,8 @@ def points_of(done: list[Finished]) -> metrics.Points:
     """Images and points of all blocks in one tensor each."""
     return metrics.Points(
         clean=torch.cat([block.images.x for block in done]),
-        outer=_joined([block.outer for block in done]),
-        rejected=_joined([block.rejected for block in done]),
+        outer=_joined([block.found[Goal.ACCEPTED_MISTAKE] for block in done]),
+        rejected=_joined([block.found[Goal.REJECTED] for block in done]),
     )
 
 
@@ -126,12 +124,11 @@ def _joined(found: list[Found]) -> Tensor:
 
 def origins_of(done: list[Finished]) -> tuple[metrics.Origins, ...]:
     """How every image's points were found."""
+    goals = (Goal.ACCEPTED_MISTAKE, Goal.REJECTED, Goal.MISTAKE)
     return tuple(
         metrics.Origins(outer=outer, rejected=rejected, boundary=boundary)
         for block in done
-        for outer, rejected, boundary in zip(
-            block.outer.origin, block.rejected.origin, block.boundary.origin, strict=True
-        )
+        for outer, rejected, boundary in zip(*(block.found[g].origin for g in goals), strict=True)
     )
 
 
@@ -171,9 +168,7 @@ def settings_of(work: Work, budget: str, block_size: int, device: torch.device) 
     )
 
 
-def provenance_of(
-    done: list[Finished], weights: str, notes: tuple[str, ...] = ()
-) -> metrics.Provenance:
+def provenance_of(done: list[Finished], weights: str, notes: tuple[str, ...]) -> metrics.Provenance:
     """Where a result comes from."""
     units = [unit for block in done for unit in block.units]
     seen = [(block.images.x, block.images.y, block.images.index) for block in done]
@@ -197,17 +192,21 @@ def images_digest(x: Tensor, y: Tensor, index: Tensor) -> str:
     return digest(x.float(), y.long(), index.long())
 
 
+class _Tally(NamedTuple):
+    """What one attack did to one block."""
+
+    lost: list[int]
+    found: int
+    passes: int
+
+
 def ablation_table(
-    work: Work,
-    images: Sequence[Images],
-    outer: Sequence[Found],
-    store: Store | None,
-    device: torch.device,
+    work: Work, done: Sequence[Finished], store: Store | None, device: torch.device
 ) -> tuple[metrics.AblationRow, ...]:
     """Run each attack of a plan by itself on all blocks; every rank takes its share of them.
 
     An outer attack is measured by the robustness at alpha = 0 that it leaves; an inner one by the
-    robustness at alpha = 1, given the accepted mistakes `outer` of the whole ensemble.
+    robustness at alpha = 1, given the accepted mistakes of the whole ensemble.
     """
     groups: dict[tuple[Goal, str], list[Stage]] = {}
     for stage in work.stages:
@@ -216,56 +215,58 @@ def ablation_table(
         # Stages of one objective are one attack, whatever their settings.
         name = stage.objective.name if isinstance(stage, Attack) else stage.name
         groups.setdefault((goal_of(stage), name), []).append(stage)
-    pairs = [(key, number) for key in groups for number in range(len(images))]
+    pairs = [(key, number) for key in groups for number in range(len(done))]
     mine: dict[int, _Tally] = {}
     for turn in ranks.turns(len(pairs)):
         (goal, name), number = pairs[turn]
         plan = f"alone-{goal.name}-" + "".join(c if c.isalnum() else "-" for c in name)
         alone = replace(work, stages=tuple(groups[goal, name]), plan=plan)
-        given = None if goal is Goal.ACCEPTED_MISTAKE else outer[number].to(device)
         with ranks.explain_failure(number):
-            done = evaluate_block(alone, images[number].to(device), store, given=given)
-        mine[turn] = _tally(*done, goal, work.eps)
-    everyone = ranks.gather(mine)
-    rows: dict[tuple[Goal, str], list[_Tally]] = {}
-    for turn, (key, _) in enumerate(pairs):
-        rows.setdefault(key, []).append(everyone[turn])
-    return tuple(_row(goal, name, tallies) for (goal, name), tallies in rows.items())
+            mine[turn] = _alone(alone, goal, done[number], store, device)
+    everyone, rows = ranks.gather(mine), []
+    count = sum(len(block.images.x) for block in done)
+    for goal, name in groups:
+        parts = [everyone[turn] for turn, (key, _) in enumerate(pairs) if key == (goal, name)]
+        lost = tuple(number for part in parts for number in part.lost)
+        row = metrics.AblationRow(
+            attack=name,
+            goal=goal.value,
+            alpha=1.0 if goal is Goal.REJECTED else 0.0,
+            robustness=1 - len(lost) / count,
+            lost=lost,
+            found=sum(part.found for part in parts),
+            passes_per_image=sum(part.passes for part in parts) / count,
+        )
+        rows.append(row)
+    return tuple(rows)
 
 
-class _Tally(NamedTuple):
-    """What one attack did to one block."""
-
-    errors: list[int]
-    found: int
-    images: int
-    passes: int
-
-
-def _tally(block: Block, units: Sequence[Unit], goal: Goal, eps: float) -> _Tally:
-    limit = eps if goal is Goal.REJECTED else 0.0
+def _alone(
+    work: Work, goal: Goal, done: Finished, store: Store | None, device: torch.device
+) -> _Tally:
+    outer = done.found[Goal.ACCEPTED_MISTAKE]
+    given = None if goal is Goal.ACCEPTED_MISTAKE else outer.to(device)
+    block, units = evaluate_block(work, done.images.to(device), store, given=given)
+    limit = work.eps if goal is Goal.REJECTED else 0.0
     rejected, found = block.found[Goal.REJECTED], block.found[goal]
     lost = block.found[Goal.ACCEPTED_MISTAKE].known | (rejected.distance <= limit)
     return _Tally(
-        errors=block.index[lost].tolist(),
+        lost=block.index[lost].tolist(),
         found=int((found.known & (found.distance > 0)).sum()),
-        images=len(block),
         passes=sum(unit.passes.total for unit in units),
     )
 
 
-def _row(goal: Goal, name: str, blocks: Sequence[_Tally]) -> metrics.AblationRow:
-    count = sum(block.images for block in blocks)
-    lost = tuple(number for block in blocks for number in block.errors)
-    return metrics.AblationRow(
-        attack=name,
-        goal=goal.value,
-        alpha=1.0 if goal is Goal.REJECTED else 0.0,
-        robustness=1 - len(lost) / count,
-        lost=lost,
-        found=sum(block.found for block in blocks),
-        passes_per_image=sum(block.passes for block in blocks) / count,
-    )
+def answers(model: SelectiveClassifier, x: Tensor, batch_size: int = 64) -> Selection:
+    """Answers to images `(N, ...)`, on the CPU; in half batches where memory runs out."""
+    device = network_device(model.base, x.device)
+    try:
+        parts = [model(part.to(device)) for part in x.split(batch_size)]
+    except (RuntimeError, MemoryError) as error:
+        if batch_size == 1 or not is_out_of_memory(error):
+            raise
+        return answers(model, x, batch_size // 2)
+    return Selection(*(torch.cat(column).cpu() for column in zip(*parts, strict=True)))
 
 
 def risk_coverages(
@@ -284,24 +285,11 @@ def risk_coverages(
     """
     if curve.points is None:
         raise ValueError("expected a curve with its points, got one without")
-    answers = {}
+    found = {}
     for name, x in (("clean", curve.points.clean), ("attacked", curve.points.outer)):
-        score, predicted = _ask(model, x, batch_size)
-        answers[name] = metrics.risk_coverage(score, predicted == curve.records.label)
-    return answers
-
-
-def _ask(model: SelectiveClassifier, x: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
-    """Scores and predictions `(N,)`, on the CPU."""
-    device = network_device(model.base, x.device)
-    try:
-        parts = [model.judge(part.to(device)) for part in x.split(batch_size)]
-    except (RuntimeError, MemoryError) as error:
-        if batch_size == 1 or not is_out_of_memory(error):
-            raise
-        return _ask(model, x, batch_size // 2)
-    score = torch.cat([part.score for part in parts]).cpu()
-    return score, torch.cat([part.predicted for part in parts]).cpu()
+        answer = answers(model, x, batch_size)
+        found[name] = metrics.risk_coverage(answer.score, answer.predicted == curve.records.label)
+    return found
 
 
 def coverage_of(

@@ -24,7 +24,7 @@ from cpr_wrap.geometry import threat
 from cpr_wrap.meter import count_passes
 from cpr_wrap.metrics import Check, Origin, RobustnessCurve
 from cpr_wrap.metrics.intervals import richness
-from cpr_wrap.objective import Goal, margin
+from cpr_wrap.objective import Goal
 from cpr_wrap.selective import SelectiveClassifier, network_device
 from cpr_wrap.smoothing import smoothed
 
@@ -95,7 +95,6 @@ _INNER = "longer inner attacks with smoothed gradients find hardly closer reject
 
 _Outcome = tuple[bool | None, str]
 """Whether a check holds, None where it could not be made, and what was measured."""
-_ALL_BROKEN: _Outcome = (None, "every image was already broken")
 
 
 @dataclass(frozen=True)
@@ -173,34 +172,31 @@ def _recorded_points_hold(model: SelectiveClassifier, curve: RobustnessCurve) ->
     return answer.holds, detail
 
 
-def _nothing_new(left: _Few, stages: Iterable[Stage], donors: Donors) -> _Outcome:
+def _nothing_new(
+    left: _Few, stages: Iterable[Stage], donors: Donors | None = None, seed: int = _OTHER_SEED
+) -> _Outcome:
     """Search by means of the audit's own for mistakes on images that the run left."""
     if not len(left.rows):
-        return _ALL_BROKEN
-    return _searched(left.block(donors=donors), stages, left.seed + _OTHER_SEED)
-
-
-def _black_box(left: _Few) -> _Outcome:
-    """Square on images that the ensemble did not break."""
-    if not len(left.rows):
-        return _ALL_BROKEN
-    square, block = AdaptiveAutoAttack(components=("square",), n_queries=_QUERIES), left.block()
-    plan = square.plan(len(block.order[0]) + 1, tuple(left.x.shape[1:]), left.norm)
-    if not plan.components:
-        return None, "; ".join(plan.notes)
-    return _searched(block, [square], left.seed)
-
-
-def _searched(block: Block, stages: Iterable[Stage], seed: int) -> _Outcome:
+        return None, "every image was already broken"
+    block = left.block(donors=donors)
     with count_passes() as passes:
         for stage in stages:
-            run_stage(block, stage, seed)
+            run_stage(block, stage, left.seed + seed)
     new, images = int(_broken(block).sum()), len(block)
     each = passes.total / images
     detail = f"breaks {new} of {images} images that were left, {each:,.0f} passes each"
     if new > _TOLERATED * images:
         detail += "; the search was too short, use a larger budget"
     return new <= _TOLERATED * images, detail
+
+
+def _black_box(left: _Few) -> _Outcome:
+    """Square on images that the ensemble did not break."""
+    square = AdaptiveAutoAttack(components=("square",), n_queries=_QUERIES)
+    plan = square.plan(2, tuple(left.x.shape[1:]), left.norm)  # two classes are enough for it
+    if not plan.components:
+        return None, "; ".join(plan.notes)
+    return _nothing_new(left, [square], seed=0)
 
 
 def _larger_eps(few: _Few) -> _Outcome:
@@ -281,21 +277,13 @@ def _gradients(few: _Few) -> _Outcome:
         f"{report.num_images} images have no gradient at all; the run "
         + ("smoothed gradients" if done else "did not smooth gradients")
     )
-    masked = report.zero >= _MASKED and not done
-    blind = _blind(few.model, few.x) if done else report.flat_images
+    masked, blind = report.zero >= _MASKED and not done, report.flat_images
+    if done:
+        with smoothed():
+            blind = gradient_report(few.model, few.x).flat_images
     if blind:
         detail += f"; {blind} images have none even then, and no gradient attack can work there"
     return blind == 0 and not masked, detail
-
-
-def _blind(model: SelectiveClassifier, x: Tensor) -> int:
-    """Images whose smoothed gradient is zero at every pixel."""
-    with torch.enable_grad(), smoothed():
-        point = x.detach().requires_grad_()
-        logits = model.logits(point)
-        lead = margin(logits, logits.detach().argmax(dim=1)).sum()
-    (gradient,) = torch.autograd.grad(lead, point)
-    return int((gradient == 0).flatten(1).all(dim=1).sum())
 
 
 def _planted(few: _Few) -> _Outcome:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -67,6 +66,9 @@ def certify(
         >>> bool(found.radius >= 0.125)
         True
     """
+    from rich.console import Console
+    from rich.progress import Progress
+
     eps = check_number(eps, "eps")
     check_eval_mode(model)
     _check_model(model)
@@ -81,10 +83,15 @@ def certify(
     started = time.perf_counter()
     parts = list(zip(x.split(_AT_ONCE), y.split(_AT_ONCE), strict=True))
     mine: dict[int, Tensor] = {}
-    with _shown(progress, len(x)) as tell:
+    bar = Progress(console=Console(stderr=True), disable=progress is not True or ranks.rank() != 0)
+    task = bar.add_task("proving", total=len(x))
+    with bar:
         for number in ranks.turns(len(parts)):
             mine[number] = _radii(model, *parts[number], eps, classes, crown)
-            tell(sum(found.shape[1] for found in mine.values()))
+            done = sum(found.shape[1] for found in mine.values())
+            bar.update(task, completed=done)
+            if callable(progress):
+                progress(done, len(x))
     everyone = ranks.gather(mine)
     columns = torch.cat([everyone[number] for number in sorted(everyone)], dim=1)
     return Certificate(
@@ -132,19 +139,3 @@ def _radii(
     found[1, rows] = radii.mistake.clamp_min(0)
     found[2, rows] = torch.where(accepted[rows], radii.rejection.clamp_min(0), -math.inf)
     return found
-
-
-@contextmanager
-def _shown(
-    wish: bool | Callable[[int, int], None] | None, count: int
-) -> Iterator[Callable[[int], None]]:
-    """Tells how many images are done, to a function or as a bar on standard error."""
-    if wish is not True:
-        yield lambda done: wish(done, count) if wish else None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), disable=ranks.rank() != 0) as bar:
-        task = bar.add_task("proving", total=count)
-        yield lambda done: bar.update(task, completed=done)

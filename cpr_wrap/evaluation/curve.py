@@ -39,7 +39,6 @@ from cpr_wrap.evaluation.supplied import DonorsLike, PointsLike, choose_donors, 
 from cpr_wrap.geometry import ThreatModel, threat
 from cpr_wrap.meter import count_passes
 from cpr_wrap.metrics import PAPER_ALPHAS, RobustnessCurve
-from cpr_wrap.metrics.certificate import Certificate
 from cpr_wrap.metrics.curve import check_alphas
 from cpr_wrap.selective import SelectiveClassifier
 
@@ -148,7 +147,12 @@ def robustness_curve(
         try_attacks(work.stages, model, source, eps, work.norm, work.seed)
         work = replace(work, donors=choose_donors(donors, model, work.stages, source, classes))
     before = Unit(stage="preflight", passes=spent, seconds=0.0, tensors={}, origins={})
-    proven = _certificate(work, source, place, progress) if certify else None
+    proven = None
+    if certify:  # first, since it is refused for some models
+        if work.norm not in ("Linf", "L2"):
+            raise ValueError(f"no certificate: bounds are for Linf and L2, got {work.norm}")
+        shown = progress is True
+        proven = prove(model, source.x, source.y, eps, indices=source.index, progress=shown)
     # Rounds are no part of the stages, so that their settings must be part of the name.
     plan_name = repr(plan) if isinstance(plan, InRounds) else plan.name
     folder = _open(store, work, plan_name, size, sample)
@@ -158,9 +162,8 @@ def robustness_curve(
     notes += (why,) if why else ()
     table = None
     if ablation:
-        outer = [block.outer for block in done]
         with busy("each attack alone") if progress is True else nullcontext():
-            table = assemble.ablation_table(work, [d.images for d in done], outer, folder, place[0])
+            table = assemble.ablation_table(work, done, folder, place[0])
     curve = RobustnessCurve(
         assemble.records_of(done, work),
         alphas=alphas,
@@ -225,17 +228,6 @@ def _stages(extras: Iterable[Any]) -> list[Stage]:
     if isinstance(extras, str) or not isinstance(extras, Iterable):
         raise TypeError(f"extras: expected a list of attacks, got {extras!r:.60}")
     return [as_stage(extra) for extra in extras]
-
-
-def _certificate(
-    work: Work, source: ImageSource, place: tuple[torch.device, torch.dtype], progress: Any
-) -> Certificate:
-    """What is proven about all images; first, since it is refused for some models."""
-    if work.norm not in ("Linf", "L2"):
-        raise ValueError(f"no certificate: bounds are for Linf and L2, got {work.norm}")
-    images = source.block(range(len(source)), *place)
-    shown = progress is True or None
-    return prove(work.model, images.x, images.y, work.eps, indices=images.index, progress=shown)
 
 
 def _block_size(count: int) -> int:

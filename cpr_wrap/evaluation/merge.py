@@ -16,8 +16,6 @@ _COLUMNS = {
     "boundary": "boundary_distance",
 }
 """Kinds of points, and the records that hold their distances."""
-_Picked = tuple[Tensor, list[int | None]]
-"""Distances `(N,)`, and which curve each comes from; None where there is no point."""
 
 
 def merge_results(
@@ -56,27 +54,39 @@ def merge_results(
     called = list(names or [curve.about.name or f"run {n}" for n, curve in enumerate(curves, 1)])
     for curve, name in zip(curves[1:], called[1:], strict=True):
         _check_same(head, curve, called[0], name)
+    assert head.points is not None
+    assert head.settings is not None
     wanted = eps if eps is not None else max(curve.eps for curve in curves)
-    picked = {kind: _nearest(curves, kind, wanted) for kind in _COLUMNS}
-    distance = {kind: found for kind, (found, _) in picked.items()}
+    distance: dict[str, Tensor] = {}
+    by = {kind: [""] * len(head.records) for kind in ("outer", "rejected")}
+    points = {kind: head.points.clean.clone() for kind in by}
+    origins = [Origins()] * len(head.records)
+    for kind in _COLUMNS:
+        distance[kind], nearest = _nearest(curves, kind, wanted)
+        for row, place in nearest.items():
+            run = curves[place]
+            origin = _origin(run, kind, row, called[place], wanted)
+            origins[row] = replace(origins[row], **{kind: origin})
+            if kind in by:
+                by[kind][row] = getattr(run.records, f"{kind}_by")[row]
+                points[kind][row] = getattr(run.points, kind)[row]
     records = replace(
         head.records,
         eps=wanted,
         outer_broken=distance["outer"].isfinite(),
         outer_distance=distance["outer"],
-        outer_by=_by(curves, picked["outer"], "outer_by"),
+        outer_by=tuple(by["outer"]),
         rejected_radius=distance["rejected"],
-        rejected_by=_by(curves, picked["rejected"], "rejected_by"),
+        rejected_by=tuple(by["rejected"]),
         boundary_distance=torch.minimum(distance["boundary"], distance["outer"]),
         depth=_depth(curves, wanted),
     )
-    assert head.settings is not None
     stages = tuple(text for c in curves if c.settings for text in c.settings.stages)
     return RobustnessCurve(
         records,
         alphas=head.alphas,
-        points=_points(curves, picked),
-        origins=_origins(curves, picked, called, wanted),
+        points=Points(clean=head.points.clean, **points),
+        origins=tuple(origins),
         passes=tuple(stage for curve in curves for stage in curve.passes),
         settings=replace(head.settings, eps=wanted, budget="merged", stages=stages),
         provenance=_provenance(curves, called),
@@ -101,15 +111,25 @@ def _check_same(head: RobustnessCurve, other: RobustnessCurve, first: str, name:
             raise ValueError(f"cannot merge {first} and {name}: they differ in {what}")
 
 
-def _nearest(curves: Sequence[RobustnessCurve], kind: str, eps: float) -> _Picked:
+def _nearest(
+    curves: Sequence[RobustnessCurve], kind: str, eps: float
+) -> tuple[Tensor, dict[int, int]]:
+    """Smallest distances within eps `(N,)`; by row, the place of the curve that has the point."""
     columns = [getattr(curve.records, _COLUMNS[kind]) for curve in curves]
     none = torch.full_like(curves[0].records.outer_distance, torch.inf)
     table = torch.stack([none if column is None else column for column in columns])
     if kind != "boundary":
         table = torch.where(table <= eps, table, torch.inf)
-    distance, source = table.min(dim=0)
-    known = zip(source.tolist(), distance.isfinite().tolist(), strict=True)
-    return distance, [place if found else None for place, found in known]
+    distance, place = table.min(dim=0)
+    known = distance.isfinite().nonzero().flatten()
+    return distance, dict(zip(known.tolist(), place[known].tolist(), strict=True))
+
+
+def _origin(curve: RobustnessCurve, kind: str, row: int, name: str, eps: float) -> Origin | None:
+    found: Origin | None = getattr(curve.origins[row], kind) if curve.origins else None
+    if found is None:
+        return None
+    return replace(found, run=found.run or name, alpha=found.alpha * curve.eps / eps)
 
 
 def _depth(curves: Sequence[RobustnessCurve], eps: float) -> Tensor | None:
@@ -117,42 +137,6 @@ def _depth(curves: Sequence[RobustnessCurve], eps: float) -> Tensor | None:
     inside = [curve.records.depth for curve in curves if curve.eps <= eps]
     measured = [depth for depth in inside if depth is not None]
     return torch.stack(measured).amax(dim=0) if measured else None
-
-
-def _by(curves: Sequence[RobustnessCurve], picked: _Picked, field: str) -> tuple[str, ...]:
-    return tuple(
-        "" if place is None else getattr(curves[place].records, field)[row]
-        for row, place in enumerate(picked[1])
-    )
-
-
-def _points(curves: Sequence[RobustnessCurve], picked: dict[str, _Picked]) -> Points:
-    assert curves[0].points is not None
-    clean = curves[0].points.clean
-    made = {}
-    for kind in ("outer", "rejected"):
-        made[kind] = clean.clone()
-        for row, place in enumerate(picked[kind][1]):
-            if place is not None:
-                made[kind][row] = getattr(curves[place].points, kind)[row]
-    return Points(clean=clean, **made)
-
-
-def _origins(
-    curves: Sequence[RobustnessCurve], picked: dict[str, _Picked], names: Sequence[str], eps: float
-) -> tuple[Origins, ...]:
-    def origin(kind: str, row: int) -> Origin | None:
-        place = picked[kind][1][row]
-        if place is None or not curves[place].origins:
-            return None
-        found: Origin | None = getattr(curves[place].origins[row], kind)
-        if found is None:
-            return None
-        alpha = found.alpha * curves[place].eps / eps
-        return replace(found, run=found.run or names[place], alpha=alpha)
-
-    rows = range(len(curves[0].records))
-    return tuple(Origins(**{kind: origin(kind, row) for kind in _COLUMNS}) for row in rows)
 
 
 def _provenance(curves: Sequence[RobustnessCurve], names: Sequence[str]) -> Provenance:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -51,7 +51,21 @@ def preflight(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
         raise ValueError(
             f"rule {model.rule.name!r} is random, and random verdicts cannot be evaluated yet"
         )
-    return _checked(model, x[:_FEW])
+    x = x[:_FEW]
+    while True:
+        try:
+            notes = (*_check_outputs(model, x), *_gradients(model, x))
+            _check_verdicts(model, x[:_FEWER])
+            break
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(x) == 1:
+                raise RuntimeError(NO_ROOM) from error
+        x = x[: len(x) // 2]
+    for note in notes:
+        warnings.warn(note, stacklevel=3)
+    return notes
 
 
 def place_of(model: SelectiveClassifier, source: ImageSource) -> tuple[torch.device, torch.dtype]:
@@ -79,21 +93,6 @@ def try_attacks(
             proposals(stage, model, one, eps, norm, seed)
 
 
-def _checked(model: SelectiveClassifier, x: Tensor) -> tuple[str, ...]:
-    try:
-        notes = (*_check_outputs(model, x), *_gradients(model, x))
-        _check_verdicts(model, x[:_FEWER])
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        if len(x) == 1:
-            raise RuntimeError(NO_ROOM) from error
-        return _checked(model, x[: len(x) // 2])
-    for note in notes:
-        warnings.warn(note, stacklevel=5)
-    return notes
-
-
 def _check_outputs(model: SelectiveClassifier, x: Tensor) -> list[str]:
     before = x.clone()
     with torch.no_grad():
@@ -101,24 +100,25 @@ def _check_outputs(model: SelectiveClassifier, x: Tensor) -> list[str]:
         if not torch.equal(x, before):
             raise ValueError("the network changes its input in place; give it a copy, x.clone()")
         check_finite(outputs)
-        again, other_size = _rounding(model)
-        _same(outputs, model.outputs(x), again, _RANDOM)
+        again, alone = _rounding(model)
+        gap = _gap(outputs, model.outputs(x))
+        if gap > again:
+            raise ValueError(
+                "the network gives different outputs for the same images: it is random (dropout "
+                "that is always on, noise, a clock). Random networks cannot be evaluated yet; fix "
+                f"the seed; outputs differ by up to {gap:.2%} of the largest"
+            )
         try:
-            alone = torch.cat([model.outputs(row) for row in x.split(1)])
+            gap = _gap(outputs, torch.cat([model.outputs(row) for row in x.split(1)]))
         except ValueError as error:
             raise ValueError(f"the network fails on a batch of one image: {error}") from error
-        _same(outputs, alone, other_size, _COMPANY)
+        if gap > alone:
+            raise ValueError(
+                "the network's outputs for an image depend on the rest of the batch (batch "
+                "statistics in eval mode?), so an attack on one image would change another; "
+                f"outputs differ by up to {gap:.2%} of the largest"
+            )
     return [PROBABILITIES] if looks_like_probabilities(outputs) else []
-
-
-_RANDOM = (
-    "the network gives different outputs for the same images: it is random (dropout that is "
-    "always on, noise, a clock). Random networks cannot be evaluated yet; fix the seed"
-)
-_COMPANY = (
-    "the network's outputs for an image depend on the rest of the batch (batch statistics in eval "
-    "mode?), so an attack on one image would change another"
-)
 
 
 def _rounding(model: SelectiveClassifier) -> tuple[float, float]:
@@ -127,20 +127,11 @@ def _rounding(model: SelectiveClassifier) -> tuple[float, float]:
     return (_HALF_ROUNDING, _HALF_ROUNDING) if half else (_AGAIN, _ROUNDING)
 
 
-def _same(
-    one: Tensor,
-    other: Tensor,
-    most: float,
-    why: str,
-    what: str = "outputs",
-    excused: Callable[[float], bool] = lambda _: False,
-) -> None:
-    """Refuse tensors that differ by more than a share of the largest finite number in the first."""
+def _gap(one: Tensor, other: Tensor) -> float:
+    """How far tensors are apart, as a share of the largest finite number in the first."""
     largest = one.abs().nan_to_num(0.0, 0.0).amax().clamp_min(1e-6)
     apart = (one - other).abs().nan_to_num(torch.inf)
-    gap = float(apart.masked_fill(one == other, 0).amax() / largest)
-    if gap > most and not excused(gap):
-        raise ValueError(f"{why}; {what} differ by up to {gap:.2%} of the largest")
+    return float(apart.masked_fill(one == other, 0).amax() / largest)
 
 
 def _check_verdicts(model: SelectiveClassifier, x: Tensor) -> None:
@@ -150,38 +141,37 @@ def _check_verdicts(model: SelectiveClassifier, x: Tensor) -> None:
     gets every image by itself here, and whatever still differs is the rule's doing.
     """
     name, twin = f"rule {model.rule.name!r}", copy.copy(model)
-
-    def excused(gap: float) -> bool:
-        return bool(model.rule.cost.backwards) and gap <= _CHAOS and not _repeats(model, x)
-
     vars(twin)["outputs"] = lambda z: torch.cat([model.outputs(row) for row in z.split(1)])
     score = twin.judge(x).score
     if score.shape != (len(x),):
         raise ValueError(
             f"{name}: expected one score per image, shape ({len(x)},), got {tuple(score.shape)}"
         )
-    again, other_size = _rounding(model)
+    again, alone = _rounding(model)
     try:
-        alone = torch.cat([twin.judge(row).score for row in x.split(1)])
+        gap = _gap(score, torch.cat([twin.judge(row).score for row in x.split(1)]))
     except (ValueError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise
         raise ValueError(f"{name} fails on a batch of one image: {error}") from error
-    try:
-        _same(score, alone, other_size, f"{name} {_COMPANY_RULE}", "scores", excused)
-    except ValueError:  # a random rule fails here too; asked again, it shows
-        _same(score, twin.judge(x).score, again, f"{name} {_RANDOM_RULE}", "scores", excused)
-        raise
 
+    def excused(gap: float) -> bool:
+        return bool(model.rule.cost.backwards) and gap <= _CHAOS and not _repeats(model, x)
 
-_RANDOM_RULE = (
-    "gives the same images different scores: it is random (noise, dropout, a clock). Random "
-    "verdicts cannot be evaluated yet; draw its noise from cpr_wrap.noise, with a fixed key"
-)
-_COMPANY_RULE = (
-    "gives an image another score in a batch than alone (statistics of the batch, noise by the "
-    "place in it?), so that an attack on one image would change another; score every row by itself"
-)
+    if gap <= alone or excused(gap):
+        return
+    repeated = _gap(score, twin.judge(x).score)  # a random rule got here too; asked again, it shows
+    if repeated > again and not excused(repeated):
+        raise ValueError(
+            f"{name} gives the same images different scores: it is random (noise, dropout, a "
+            "clock). Random verdicts cannot be evaluated yet; draw its noise from cpr_wrap.noise, "
+            f"with a fixed key; scores differ by up to {repeated:.2%} of the largest"
+        )
+    raise ValueError(
+        f"{name} gives an image another score in a batch than alone (statistics of the batch, "
+        "noise by the place in it?), so that an attack on one image would change another; score "
+        f"every row by itself; scores differ by up to {gap:.2%} of the largest"
+    )
 
 
 def _repeats(model: SelectiveClassifier, x: Tensor) -> bool:

@@ -14,48 +14,25 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from cpr_wrap import metrics
 from cpr_wrap._checks import data_frame
 from cpr_wrap._files import digest, write_in_order
 from cpr_wrap.metrics.certificate import Certificate
 from cpr_wrap.metrics.comparison import tidy_row
+from cpr_wrap.metrics.curve import check_alphas
 from cpr_wrap.metrics.losses import LossLike
 
 SCHEMA = 2
 RESULT, PER_IMAGE, POINTS = "result.json", "per_image.jsonl", "adversarial.safetensors"
 
 
-@dataclass(frozen=True, kw_only=True)
-class AlphaRow:
-    """The curve at one alpha; what is certified is null where nothing was proven."""
-
-    alpha: float
-    radius: float
-    error: float
-    error_low: float
-    error_high: float
-    accuracy: float
-    certified_accuracy: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossRow:
-    """A total robust loss; `trapezoid` is the paper's approximation, `certified` is proven."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-    trapezoid: float
-    certified: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figures:
+class Figures(TypedDict):
     """All that is computed from the records, and can be computed again."""
 
-    curve: tuple[AlphaRow, ...]
-    losses: tuple[LossRow, ...]
+    curve: list[dict[str, float | None]]  # a row per alpha
+    losses: list[dict[str, Any]]  # a row per loss of the paper
     clean: dict[str, float | None]
     first_broken_by: dict[str, int]
     first_rejected_by: dict[str, int]
@@ -103,25 +80,23 @@ def seal_of(plain: dict[str, Any]) -> str:
 
 
 def figures_of(curve: metrics.RobustnessCurve) -> Figures:
-    """Compute every figure of a result from its curve."""
-    proven = curve.certificate
-    losses = [
-        LossRow(
-            name=loss.name,
-            value=curve.total_robust_loss(loss),
-            low=interval.low,
-            high=interval.high,
-            trapezoid=curve.total_robust_loss(loss, method="trapezoid"),
-            certified=None if proven is None else proven.total_robust_loss(loss),
-        )
-        for loss, interval in (
-            (x, curve.total_robust_loss_interval(x)) for x in metrics.PAPER_LOSSES
-        )
-    ]
+    """Compute every figure of a result from its curve; what is certified is None without proofs."""
+    proven, losses = curve.certificate, []
+    for loss in metrics.PAPER_LOSSES:
+        interval = curve.total_robust_loss_interval(loss)
+        row = {
+            "name": loss.name,
+            "value": curve.total_robust_loss(loss),
+            "low": interval.low,
+            "high": interval.high,
+            "trapezoid": curve.total_robust_loss(loss, method="trapezoid"),
+            "certified": None if proven is None else proven.total_robust_loss(loss),
+        }
+        losses.append(row)
     return Figures(
-        curve=tuple(AlphaRow(**row) for row in curve.table()),
-        losses=tuple(losses),
-        clean=curve.summary()["clean"],
+        curve=[{"certified_accuracy": None, **row} for row in curve.table()],
+        losses=losses,
+        clean=metrics.clean_metrics(curve.records).to_dict(),
         first_broken_by=curve.records.first_broken_by(),
         first_rejected_by=curve.records.first_rejected_by(),
         passes_per_image=curve.passes_per_image,
@@ -146,16 +121,17 @@ def save_result(curve: metrics.RobustnessCurve, folder: str | Path) -> Path:
         ...        "outer_distance": None, "rejected_radius": 0.1, "rejected_by": "LCIA"}
         >>> curve = RobustnessCurve(Records.from_rows([row], eps=0.3, norm="Linf"))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     sorted(file.name for file in save_result(curve, folder).iterdir())
-        ['per_image.jsonl', 'result.json']
+        ...     load_result(save_result(curve, folder)).error_at(0.5)
+        1.0
     """
+    from pydantic_core import to_jsonable_python
     from safetensors.torch import save
 
     path = Path(folder)
     lines = curve.records.to_rows()
     if curve.origins:
         for line, origins in zip(lines, curve.origins, strict=True):
-            line["origins"] = to_plain(metrics.Origins, origins)
+            line["origins"] = to_jsonable_python(origins)
     facts = None
     if proven := curve.certificate:
         facts = CertificateFacts(rule=proven.rule, seconds=proven.seconds)
@@ -174,7 +150,7 @@ def save_result(curve: metrics.RobustnessCurve, folder: str | Path) -> Path:
         **{name: getattr(curve, name) for name in _OF_CURVE},
         files={name: digest(held) for name, held in data.items()},
     )
-    plain = to_plain(ResultFile, content)
+    plain = to_jsonable_python(content)
     plain["seal"] = seal_of(plain)
     data[RESULT] = (json.dumps(plain, indent=2, allow_nan=False) + "\n").encode()
     if POINTS not in data:
@@ -194,15 +170,8 @@ def load_result(
         check: Whether to refuse files whose digest in `result.json` does not match.
 
     Example:
-        >>> import tempfile
-        >>> from cpr_wrap import RobustnessCurve, save_result
-        >>> from cpr_wrap.metrics import Records
-        >>> row = {"index": 0, "label": 3, "clean_label": 3, "outer_broken": False, "outer_by": "",
-        ...        "outer_distance": None, "rejected_radius": 0.1, "rejected_by": "LCIA"}
-        >>> curve = RobustnessCurve(Records.from_rows([row], eps=0.3, norm="Linf"))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     load_result(save_result(curve, folder)).error_at(0.5)
-        1.0
+        >>> curve = load_result("runs/at")  # doctest: +SKIP
+        >>> curve.error_at(0.5)  # doctest: +SKIP
     """
     path = Path(folder)
     content = read_file(path)
@@ -211,15 +180,14 @@ def load_result(
             raise ValueError(problem)
     lines = enumerate(_text(path / PER_IMAGE).splitlines(), 1)
     rows = [_parsed(line, f"{path / PER_IMAGE}, line {number}") for number, line in lines]
-    origins = tuple(
-        from_plain(metrics.Origins, row["origins"], path) for row in rows if "origins" in row
-    )
+    held = [row["origins"] for row in rows if "origins" in row]
+    origins = _from_plain(tuple[metrics.Origins, ...], held, path / PER_IMAGE)
     records, proven = metrics.Records.from_rows(rows, eps=content.eps, norm=content.norm), None
     if facts := content.certificate:
         proven = Certificate.from_rows(rows, eps=content.eps, index=records.index, **vars(facts))
     return metrics.RobustnessCurve(
         records,
-        alphas=tuple(row.alpha for row in content.figures.curve),
+        alphas=check_alphas(row.get("alpha") for row in content.figures["curve"]),
         points=_points(path) if points else None,
         origins=origins if len(origins) == len(rows) else (),
         certificate=proven,
@@ -251,7 +219,7 @@ def read_file(folder: str | Path) -> ResultFile:
             f"{file}: expected schema {SCHEMA}, got {plain.get('schema')!r}, written by cpr-wrap "
             f"{_version(plain)}; evaluate again, or read it with that version"
         )
-    content: ResultFile = from_plain(ResultFile, plain, file)
+    content: ResultFile = _from_plain(ResultFile, plain, file)
     return content
 
 
@@ -296,15 +264,8 @@ def _text(file: Path) -> str:
     )
 
 
-def to_plain(kind: Any, value: Any) -> Any:
-    """A dataclass of ours as dictionaries, lists and numbers."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind).dump_python(value, mode="json")
-
-
-def from_plain(kind: Any, plain: Any, where: Path) -> Any:
-    """The dataclass that `to_plain` described; a wrong type or field is named."""
+def _from_plain(kind: Any, plain: Any, where: Path) -> Any:
+    """A dataclass of what was written of it; a wrong type or field is named."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -348,17 +309,8 @@ def results(where: str | Path | Iterable[str | Path]) -> Results:
             or several of these.
 
     Example:
-        >>> import tempfile
-        >>> from cpr_wrap import RobustnessCurve, save_result
-        >>> from cpr_wrap.metrics import Records
-        >>> row = {"index": 0, "label": 3, "clean_label": 3, "outer_broken": False, "outer_by": "",
-        ...        "outer_distance": None, "rejected_radius": 0.1, "rejected_by": "LCIA"}
-        >>> curve = RobustnessCurve(Records.from_rows([row], eps=0.3, norm="Linf"))
-        >>> with tempfile.TemporaryDirectory() as runs:
-        ...     _ = save_result(curve, f"{runs}/a"), save_result(curve, f"{runs}/b")
-        ...     found = results(f"{runs}/*")
-        >>> [folder.name for folder in found.folders], found.rows()[0]["eps"]
-        (['a', 'b'], 0.3)
+        >>> frame = results("runs/**").to_frame()  # doctest: +SKIP
+        >>> frame[["name", "eps", "step:0.05"]]  # doctest: +SKIP
     """
     folders = tuple(result_folders([where] if isinstance(where, str | Path) else where))
     return Results(folders, tuple(load_result(folder, points=False) for folder in folders))
@@ -366,21 +318,17 @@ def results(where: str | Path | Iterable[str | Path]) -> Results:
 
 def result_folders(several: Iterable[str | Path]) -> list[Path]:
     """The result folders that folders or patterns name, each once; those of one name sorted."""
-    found: dict[Path, None] = {}
+    found: list[Path] = []
     for each in several:
-        here = _named(each)
+        path = Path(each)
+        if (path / RESULT).exists():  # it holds a store, but no other results
+            files = [path / RESULT]
+        elif path.is_dir():
+            files = list(path.rglob(RESULT))
+        else:
+            files = [Path(match, RESULT) for match in glob.glob(str(each), recursive=True)]
+        here = sorted(file.parent for file in files if file.is_file())
         if not here:
             raise FileNotFoundError(f"{each}: found no result folder, which has a {RESULT}")
-        found.update(dict.fromkeys(here))
-    return list(found)
-
-
-def _named(where: str | Path) -> list[Path]:
-    path = Path(where)
-    if (path / RESULT).exists():
-        return [path]  # it holds a store, but no other results
-    if path.is_dir():
-        files: Iterable[Path] = path.rglob(RESULT)
-    else:
-        files = (Path(match, RESULT) for match in glob.glob(str(where), recursive=True))
-    return sorted({file.parent for file in files if file.is_file()})
+        found += here
+    return list(dict.fromkeys(found))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -132,21 +132,41 @@ def _evaluated(source: ImageSource) -> Donors:
 
 def given_points(thing: PointsLike) -> GivenPoints:
     """Read points from what a user gave."""
-    if isinstance(thing, RobustnessCurve):
-        return _of_curve(thing, thing.about.name)
+    given: Any = thing
+    source = thing.about.name if isinstance(thing, RobustnessCurve) else ""
     if isinstance(thing, str | Path):
-        return _of_file(Path(thing))
-    if not isinstance(thing, tuple) or len(thing) != 2:
+        path = Path(thing)
+        source = path.name
+        given = load_result(path) if path.is_dir() else _read_points(path)
+    if isinstance(given, RobustnessCurve):
+        if given.points is None:
+            raise ValueError(f"points: the result {source!r} was saved without its points")
+        given = useful_points(given)
+    if not isinstance(given, tuple) or len(given) != 2:
         raise TypeError(
             "points: expected image numbers and points, a curve, a result folder or a file, got "
             f"{type(thing).__name__}"
         )
-    return _checked(torch.as_tensor(thing[0]), torch.as_tensor(thing[1]), "")
+    index, points = map(torch.as_tensor, given)
+    if index.dim() != 1 or index.is_floating_point() or index.dtype == torch.bool:
+        raise ValueError(
+            f"points: expected whole image numbers (M,), got {index.dtype} of shape "
+            f"{tuple(index.shape)}"
+        )
+    if len(index) != len(points):
+        raise ValueError(
+            f"points: expected one image number per point, got {len(index)} and {len(points)}"
+        )
+    if points.dtype == torch.uint8:
+        points = points.float() / 255
+    if len(points):
+        check_images(points, "points")
+    return GivenPoints(index.long(), points, source)
 
 
-def _of_file(path: Path) -> GivenPoints:
-    if path.is_dir():
-        return _of_curve(load_result(path), path.name)
+def _read_points(path: Path) -> tuple[Tensor, Tensor]:
+    from safetensors.torch import load_file
+
     if not path.exists():
         raise FileNotFoundError(f"points: {path} does not exist")
     if path.suffix not in (".npz", ".safetensors"):
@@ -154,7 +174,11 @@ def _of_file(path: Path) -> GivenPoints:
             f"points: expected a .npz or .safetensors file or a result folder, got {path}"
         )
     try:
-        held = _arrays(path)
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as data:
+                held = {name: torch.from_numpy(data[name]) for name in data.files}
+        else:
+            held = load_file(path)
     except Exception as error:
         raise ValueError(
             f"points: {path} is damaged, or holds something else than arrays of numbers: {error}"
@@ -163,22 +187,7 @@ def _of_file(path: Path) -> GivenPoints:
         raise ValueError(
             f"points: expected arrays 'index' and 'points' in {path}, got {', '.join(held)}"
         )
-    return _checked(held["index"], held["points"], path.name)
-
-
-def _arrays(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as data:
-            return {name: torch.from_numpy(data[name]) for name in data.files}
-    from safetensors.torch import load_file
-
-    return load_file(path)
-
-
-def _of_curve(curve: RobustnessCurve, source: str) -> GivenPoints:
-    if curve.points is None:
-        raise ValueError(f"points: the result {source!r} was saved without its points")
-    return _checked(*useful_points(curve), source)
+    return held["index"], held["points"]
 
 
 def useful_points(
@@ -199,20 +208,3 @@ def useful_points(
         rejected = rejected & ~ours.outer_broken & (theirs.rejected_radius < ours.rejected_radius)
     index = torch.cat([theirs.index[outer], theirs.index[rejected]])
     return index, torch.cat([points.outer[outer], points.rejected[rejected]])
-
-
-def _checked(index: Tensor, points: Tensor, source: str) -> GivenPoints:
-    if index.dim() != 1 or index.is_floating_point() or index.dtype == torch.bool:
-        raise ValueError(
-            f"points: expected whole image numbers (M,), got {index.dtype} of shape "
-            f"{tuple(index.shape)}"
-        )
-    if len(index) != len(points):
-        raise ValueError(
-            f"points: expected one image number per point, got {len(index)} and {len(points)}"
-        )
-    if len(points):
-        if points.dtype == torch.uint8:
-            points = points.float() / 255
-        check_images(points, "points")
-    return GivenPoints(index.long(), points, source)

@@ -11,13 +11,12 @@ merge`, `robustness_curve(points=...)`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from cpr_wrap._registry import import_module, trusted
@@ -26,13 +25,13 @@ from cpr_wrap.engine.evaluate import stage_text
 from cpr_wrap.engine.stages import REVISION
 from cpr_wrap.engine.store import weights_digest
 from cpr_wrap.evaluation import result
-from cpr_wrap.evaluation.assemble import coverage_of, images_digest, rule_facts
+from cpr_wrap.evaluation.assemble import answers, coverage_of, images_digest, rule_facts
 from cpr_wrap.metrics import RobustnessCurve, RuleFacts
 from cpr_wrap.metrics.records import CLEAN, Records
 from cpr_wrap.rule import RULES, find_rule, rule_from_config
-from cpr_wrap.rules import AcceptAll
-from cpr_wrap.selective import REJECT, SelectiveClassifier, network_device
+from cpr_wrap.selective import REJECT, SelectiveClassifier
 
+_ORDERS = {"Linf": np.inf, "L2": 2}
 _NEAR = 1e-6  # distances are recorded in float64; this is rounding of their sums
 
 
@@ -50,26 +49,17 @@ class Verification:
 
 
 def _distance(a: Tensor, b: Tensor, norm: str) -> np.ndarray[Any, Any]:
-    difference = a.double().numpy() - b.double().numpy()
-    flat = np.abs(difference.reshape(len(difference), -1))
-    if norm == "Linf":
-        return np.asarray(flat.max(axis=1))
-    if norm == "L2":
-        return np.asarray(np.sqrt((flat**2).sum(axis=1)))
+    if norm in _ORDERS:
+        apart = a.double().flatten(1).numpy() - b.double().flatten(1).numpy()
+        return np.asarray(np.linalg.norm(apart, ord=_ORDERS[norm], axis=1))
     from cpr_wrap.geometry import threat  # a threat model from elsewhere measures itself
 
     return threat(norm).distance(a, b).numpy()
 
 
-def _labels(model: SelectiveClassifier, points: Tensor, batch_size: int = 64) -> Tensor:
-    """Answers to points `(N,)`, on the CPU."""
-    device = network_device(model.base, points.device)
-    return torch.cat([model.predict(part.to(device)).cpu() for part in points.split(batch_size)])
-
-
-def _differ(found: Records, what: str, answers: Tensor, recorded: Tensor) -> Iterator[str]:
-    for row in (answers != recorded).nonzero().flatten().tolist():
-        told = f"{what} {int(answers[row])}, recorded {int(recorded[row])}"
+def _differ(found: Records, what: str, labels: Tensor, recorded: Tensor) -> Iterator[str]:
+    for row in (labels != recorded).nonzero().flatten().tolist():
+        told = f"{what} {int(labels[row])}, recorded {int(recorded[row])}"
         yield f"image {int(found.index[row])}: {told}"
 
 
@@ -91,9 +81,11 @@ def verify_curve(
     if any(len(held) != len(found) for held in vars(points).values()):
         text = f"{len(found)} records, but {len(points.clean)} images and points"
         return Verification(checked=0, problems=(text,))
-    answers = _labels(model, points.clean, batch_size)
-    problems = list(_differ(found, "clean answer", answers, found.clean_label))
-    checked = len(answers)
+    clean = answers(model, points.clean, batch_size)
+    problems = list(_differ(found, "clean answer", clean.labels, found.clean_label))
+    if found.base_label is not None:
+        problems += _differ(found, "the network answers", clean.predicted, found.base_label)
+    checked = len(found)
     for kind, distances in (("outer", found.outer_distance), ("rejected", found.rejected_radius)):
         moved = (getattr(points, kind) != points.clean).flatten(1).any(dim=1)
         # A record without a point, or a point without a record: one of the two is wrong.
@@ -117,10 +109,10 @@ def _check_points(
     distance = _distance(candidates, clean, found.norm)
     low, high = candidates.flatten(1).aminmax(dim=1)
     # A point outside the pixel range is a problem of its own; its verdict is asked all the same.
-    answers = _labels(model, candidates.nan_to_num(0).clamp(0, 1), batch_size).tolist()
+    labels = answers(model, candidates.nan_to_num(0).clamp(0, 1), batch_size).labels.tolist()
     for place, row in enumerate(rows.tolist()):
         name = f"image {int(found.index[row])}, {kind} point"
-        answer, told = answers[place], float(recorded[place])
+        answer, told = labels[place], float(recorded[place])
         holds = answer == REJECT if kind == "rejected" else answer not in (REJECT, found.label[row])
         if not (low[place] >= 0 and high[place] <= 1):
             yield f"{name}: pixels outside [0, 1]"
@@ -176,27 +168,18 @@ def verify_result(
     if told is not None and _facts(told) != _facts(rule_facts(model.rule)):
         problems.append(f"the model's rule is {model.rule.describe()}, recorded is {told.text}")
     answer = verify_curve(model, curve)
-    if answer.holds:
-        problems.extend(_answer_problems(model, curve))
+    if answer.holds and curve.coverage is not None:
+        fresh = coverage_of(model, curve)
+        if fresh is None or not _close(vars(fresh), vars(curve.coverage), 1e-5):
+            problems.append("coverage: not what the model gives")
     return Verification(checked=answer.checked, problems=(*problems, *answer.problems))
 
 
 def _facts(rule: RuleFacts) -> Any:
     """A rule's settings and what follows from them; how it is worded may differ by version."""
-    return result.to_plain(RuleFacts, replace(rule, text="", address=""))
+    from pydantic_core import to_jsonable_python
 
-
-def _answer_problems(model: SelectiveClassifier, curve: RobustnessCurve) -> Iterator[str]:
-    """What the model says about figures that the records do not hold."""
-    found, points = curve.records, curve.points
-    assert points is not None
-    if found.base_label is not None and model.rule.extra_outputs == 0:
-        base = _labels(model.with_rule(AcceptAll()), points.clean)
-        yield from _differ(found, "the network answers", base, found.base_label)
-    if curve.coverage is not None:
-        fresh = coverage_of(model, curve)
-        if fresh is None or not _close(vars(fresh), vars(curve.coverage), 1e-5):
-            yield "coverage: not what the model gives"
+    return to_jsonable_python(replace(rule, text="", address=""))
 
 
 def _file_problems(
@@ -214,11 +197,8 @@ def _file_problems(
     ):
         if told is not None and told != true:
             yield f"{name}: recorded {told}, but the records say {true}"
-    ours, theirs = (
-        result.to_plain(result.Figures, each)
-        for each in (result.figures_of(curve), content.figures)
-    )
-    for key, value in ours.items():
+    theirs: Mapping[str, object] = content.figures
+    for key, value in result.figures_of(curve).items():
         if not _close(value, theirs[key]):
             yield f"figures.{key}: not what the records give"
     if curve.points is not None and curve.provenance is not None:

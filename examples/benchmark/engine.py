@@ -52,7 +52,7 @@ def engine(model: SelectiveClassifier, data: ImageData, batch_size: int) -> Iter
         measured=f"{found.cpu_efficiency:.3f} in processor time; standard, {found.images} images, "
         f"wall {found.seconds:.1f} s, processor {found.cpu_seconds:.1f} s; bare forward "
         f"{1e6 * found.forward:.0f} us, input gradient {1e6 * found.backward:.0f} us per image, "
-        f"medians of {found.samples} samples between the stages",
+        "timed before and after",
     )
     published = sum(published_passes(model.rule.steps).values(), Passes())
     quick = robustness_curve(

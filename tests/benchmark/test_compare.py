@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from cpr_wrap import load, load_data
 from cpr_wrap.attacks.paper import PAPER_ALPHAS, Paper
-from cpr_wrap.data import ImageData
 from cpr_wrap.evaluation import robustness_curve
-from cpr_wrap.evaluation.benchmark import measure, noisy_batch
+from cpr_wrap.evaluation.benchmark import measure
 from cpr_wrap.meter import count_passes
 from examples.benchmark import compare
 from examples.benchmark.compare import (
@@ -22,62 +20,9 @@ from examples.benchmark.compare import (
 from examples.benchmark.footprint import Footprint
 from examples.benchmark.naive import NaiveLoop
 from tests.evaluation.test_curve import make
-from tests.evaluation.test_timing import clock, costly  # noqa: F401 - a fixture
+from tests.evaluation.test_timing import images
 
 SETTING = {"rule": "cpr", "radius": 0.1, "steps": 20, "step_size": 0.01}
-
-
-def images(x, y) -> ImageData:
-    return ImageData(
-        images=x, labels=y, indices=torch.arange(len(x)), name="toy", part="robust", num_classes=4
-    )
-
-
-@pytest.fixture(autouse=True)
-def fewer_samples(monkeypatch):
-    """On a clock on which a pass takes seconds."""
-    monkeypatch.setattr("cpr_wrap.evaluation.benchmark._BETWEEN_SAMPLES", 1000.0)
-
-
-def test_an_engine_that_does_nothing_but_passes_is_fully_efficient(clock):  # noqa: F811
-    model, x, y = costly("cpr", clock)
-    found = measure(model, images(x, y), 0.1, budget="quick", batch_size=4)
-    # The clock moves with passes alone.
-    assert found.efficiency == pytest.approx(1)
-    assert found.cpu_efficiency == pytest.approx(found.efficiency)
-    assert (found.forward, found.backward) == (3, 5)
-    assert found.prediction == (model.rule.steps + 1) * 3 + model.rule.steps * 5
-    assert found.prediction_ratio == found.cpu_prediction_ratio == 1
-    assert found.cpu_seconds == found.seconds / 2
-    plain = robustness_curve(model, x, y, 0.1, budget="quick", batch_size=4)
-    assert found.passes_per_image == plain.passes_per_image
-    assert found.seconds == sum(3 * s.forwards + 5 * s.backwards for s in plain.passes)
-    assert (found.images, found.batch_size) == (3, 4)
-    assert found.samples == 3  # before, and after 1000 and 2000 of the 2468 seconds
-
-
-def test_an_engine_that_dawdles_is_less_efficient(clock, monkeypatch):  # noqa: F811
-    model, x, y = costly("cpr", clock)
-    prompt = measure(model, images(x, y), 0.1, budget="quick", batch_size=4)
-
-    def slow(*arguments, **options):
-        clock.now += prompt.seconds
-        return robustness_curve(*arguments, **options)
-
-    monkeypatch.setattr("cpr_wrap.evaluation.benchmark.robustness_curve", slow)
-    found = measure(model, images(x, y), 0.1, budget="quick", batch_size=4)
-    assert found.efficiency == pytest.approx(prompt.efficiency / 2)
-
-
-def test_bare_passes_are_timed_on_noise_around_the_images():
-    model, x, _ = make("cpr", count=3)
-    batch = noisy_batch(model, x, 8, 0.1)
-    assert batch.shape == (8, *x.shape[1:])
-    assert ((batch >= 0) & (batch <= 1)).all()
-    away = (batch - x[torch.arange(8) % 3]).abs()
-    assert (away <= 0.1 + 1e-12).all()
-    assert (away > 0).all()
-    assert torch.equal(batch, noisy_batch(model, x, 8, 0.1))
 
 
 def print_of(images: int, **change) -> Footprint:

@@ -27,7 +27,6 @@ _FIGURES = Figures(
     cpu_seconds=70.0,
     cpu_efficiency=0.75,
     cpu_prediction_ratio=1.25,
-    samples=5,
 )
 
 

@@ -146,14 +146,14 @@ def test_a_tie_is_called_one_and_the_cheaper_is_advised():
 
 
 def test_chosen_on_one_half_and_reported_on_the_other():
-    x, y = images(2)  # every image twice, side by side: one for each half
+    x, y = images(2)  # every image twice, side by side, nearly: one for each half
+    x[1::2] += 1e-4
     found = advise(
         Line(slope=4), x, y, EPS, COST, candidates=rules()[2:4], budget="quick", **ONE_BATCH
     )
     assert found.images == (80, 80)
-    assert torch.equal(found.best.curve.points.clean, x[1::2]) or torch.equal(
-        found.best.curve.points.clean, x[::2]
-    )
+    assert torch.equal(found.best.curve.points.clean, x[::2])
+    assert torch.equal(found.best.reported.points.clean, x[1::2])
     assert found.best.reported.records.index.tolist() == list(range(80))
     rows = found.rows()
     assert rows[0]["status"] == "advised"

@@ -34,19 +34,19 @@ def finished():
 
 def test_every_point_is_held_once():
     _, done = finished()
-    before = [block.rejected.point.clone() for block in done]
+    before = [block.found[Goal.REJECTED].point.clone() for block in done]
     points = points_of(done)
     assert torch.equal(points.rejected, torch.cat(before))
-    for kind in ("outer", "rejected"):
-        whole = getattr(points, kind).untyped_storage().data_ptr()
+    for goal, joined in ((Goal.ACCEPTED_MISTAKE, points.outer), (Goal.REJECTED, points.rejected)):
+        whole = joined.untyped_storage().data_ptr()
         for block in done:
-            assert getattr(block, kind).point.untyped_storage().data_ptr() == whole
+            assert block.found[goal].point.untyped_storage().data_ptr() == whole
 
 
 def test_of_the_boundary_only_distances_are_kept():
     blocks, done = finished()
-    for (block, _), kept in zip(blocks, done, strict=True):
-        found = block.found[Goal.MISTAKE]
-        assert kept.boundary.point.untyped_storage().nbytes() == 0
-        assert torch.equal(kept.boundary.distance, found.distance)
+    for (block, _), finished_block in zip(blocks, done, strict=True):
+        found, kept = block.found[Goal.MISTAKE], finished_block.found[Goal.MISTAKE]
+        assert kept.point.untyped_storage().nbytes() == 0
+        assert torch.equal(kept.distance, found.distance)
         assert len(found.point) == len(block)  # the block itself is as it was

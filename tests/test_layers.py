@@ -47,7 +47,7 @@ SLOW = {
     "matplotlib": {"metrics/curve.py", "report/plots.py"},
     "pandas": {"_checks.py"},
     "pydantic": {"cli/_load.py", "evaluation/result.py", "zoo/local.py"},
-    "pydantic_core": {"cli/_run.py"},
+    "pydantic_core": {"cli/_run.py", "evaluation/result.py", "evaluation/verify.py"},
     "PIL": {"data/folder.py", "report/html.py", "zoo/robustbench.py"},
     "pyautoattack": {"attacks/autoattack.py", "zoo/robustbench.py"},
     "robustbench": {"zoo/robustbench.py"},

@@ -35,16 +35,9 @@ def write_report(
     Returns:
         The file.
 
-    Example:
-        >>> import tempfile
-        >>> from cpr_wrap import RobustnessCurve
-        >>> from cpr_wrap.metrics import Records
-        >>> row = {"index": 0, "label": 3, "clean_label": 3, "outer_broken": False, "outer_by": "",
-        ...        "outer_distance": None, "rejected_radius": 0.1, "rejected_by": "LCIA"}
-        >>> curve = RobustnessCurve(Records.from_rows([row], eps=0.3, norm="Linf"))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_report(curve, folder, title="One image").name
-        'report.html'
+    Example::
+
+        write_report(["runs/at", "runs/trades"], "report.html")
     """
     page = report_html(runs, title)
     path = Path(out)

@@ -30,12 +30,10 @@ class Verified(RejectionRule):
     Example:
         >>> import torch
         >>> from cpr_wrap import SelectiveClassifier
-        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1, 2)).eval()
-        >>> weights = {"weight": torch.tensor([[-1.0], [1.0]]), "bias": torch.tensor([0.5, -0.5])}
-        >>> _ = network[1].load_state_dict(weights)  # the boundary is at 0.5
+        >>> network = torch.nn.Flatten().eval()  # two pixels are the two logits
         >>> model = SelectiveClassifier(network, Verified(radius=0.1))
-        >>> model.predict(torch.tensor([0.2, 0.45, 0.9]).view(3, 1, 1, 1)).tolist()
-        [0, -1, 1]
+        >>> model.predict(torch.tensor([[[[0.9, 0.1]]], [[[0.4, 0.5]]]])).tolist()
+        [0, -1]
     """
 
     inner = (low_score, low_confidence)

@@ -30,8 +30,7 @@ class Verified(RejectionRule):
     Example:
         >>> import torch
         >>> from cpr_wrap import SelectiveClassifier
-        >>> network = torch.nn.Flatten().eval()  # two pixels are the two logits
-        >>> model = SelectiveClassifier(network, Verified(radius=0.1))
+        >>> model = SelectiveClassifier(torch.nn.Flatten().eval(), Verified(radius=0.1))
         >>> model.predict(torch.tensor([[[[0.9, 0.1]]], [[[0.4, 0.5]]]])).tolist()
         [0, -1]
     """

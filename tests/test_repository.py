@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
 import shlex
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -78,3 +82,36 @@ def test_hooks_and_workflow_call_what_ci_calls():
     steps = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["all"]
     assert any(step.get("run") == ".ci/run" for step in steps["steps"])
     assert ".ci/docs" in script
+
+
+def test_what_is_imported_is_declared():
+    """Not brought along by chance by another package."""
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    project = toml.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = [project["dependencies"], *project["optional-dependencies"].values()]
+    declared = {_package(requirement) for group in listed for requirement in group}
+    homes = metadata.packages_distributions()
+    for file in sorted((ROOT / "cpr_wrap").rglob("*.py")):
+        for name in _imports(ast.parse(file.read_text())) - set(sys.stdlib_module_names):
+            if name in ("cpr_wrap", "autoattack"):  # the other name of pyautoattack
+                continue
+            owners = set(map(_package, homes.get(name, [name])))
+            assert owners & declared, f"{file.name} imports {name}, which pyproject.toml leaves out"
+
+
+def _package(requirement: str) -> str:
+    """The name in a requirement, as the index has it."""
+    return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")
+
+
+def _imports(tree: ast.AST) -> set[str]:
+    """The packages that a module imports, by name or through `import_extra`."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "import_extra":
+            found |= {arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant)}
+    return {name.partition(".")[0] for name in found}

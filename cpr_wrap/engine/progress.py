@@ -91,7 +91,10 @@ class Progress:
     def __enter__(self) -> Self:
         self.meter = self.held.enter_context(count_passes())
         if self.wish is True:
-            self.held.enter_context(_live(self._line))
+            bar = _live(self._line)
+            if not bar.console.is_interactive:
+                self.held.callback(bar.console.print)  # in a file, it does not end its line
+            self.held.enter_context(bar)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,7 +139,8 @@ class Progress:
 
     def known(self) -> Counter[str]:
         """Images and errors among all blocks."""
-        return sum(self.blocks.values(), Counter())
+        # A copy: a bar is drawn by a thread of its own, while blocks are added.
+        return sum(list(self.blocks.values()), Counter())
 
     def _total(self, images: float) -> float:
         """Passes that this rank's share of the images will have taken."""

@@ -22,27 +22,38 @@ def plain_repr(thing: Any) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
 
 
-def source_text(thing: Any, depth: int = 3) -> str:
+def source_text(thing: Any, seen: list[Any] | None = None) -> str:
     """Describe code so that the text changes with what it computes.
 
-    It is the source of the module that defines it, with defaults and what it closes over, `depth`
-    functions and objects deep. Code without a readable source, e.g. typed at a prompt, tells its
-    version in an attribute `revision`.
+    It is the source of the module that defines it, with defaults and what it closes over, however
+    deep; what was `seen` on the way is not described again. Code without a readable source, e.g.
+    typed at a prompt, tells its version in an attribute `revision`.
     """
+    seen = [] if seen is None else seen
     if isinstance(thing, functools.partial):
-        return f"{source_text(thing.func, depth)} {value_text([thing.args, thing.keywords], depth)}"
+        given = [thing.args, thing.keywords]
+        return f"{source_text(thing.func, seen)} {value_text(given, 3, seen)}"
     if inspect.ismethod(thing):
-        return f"{source_text(thing.__func__, depth)} {_state(thing.__self__, depth)}"
+        return f"{source_text(thing.__func__, seen)} {_state(thing.__self__, seen)}"
     if not (inspect.isfunction(thing) or inspect.isclass(thing)):
-        return f"{source_text(type(thing), depth)} {_state(thing, depth)}"
+        return f"{source_text(type(thing), seen)} {_state(thing, seen)}"
     name = _name(thing)
-    if depth == 0:
-        return name
     revision = getattr(thing, "revision", None)
     if isinstance(revision, str | int):
         return f"{name} revision {revision}"
+    if again := _noted(thing, seen):
+        return f"{name} {again}"
     line = thing.__code__.co_firstlineno if inspect.isfunction(thing) else 0  # tells lambdas apart
-    return f"{name}:{line} {_closed(thing, depth - 1)} {_source(thing, name)}"
+    return f"{name}:{line} {_closed(thing, seen)} {_source(thing, name)}"
+
+
+def _noted(thing: Any, seen: list[Any]) -> str:
+    """Which of those seen a thing is; if it is new, note it."""
+    for number, other in enumerate(seen):
+        if other is thing:
+            return f"again {number}"
+    seen.append(thing)
+    return ""
 
 
 def _source(thing: Any, name: str) -> str:
@@ -58,12 +69,13 @@ def _source(thing: Any, name: str) -> str:
     )
 
 
-def value_text(value: Any, depth: int = 3) -> str:
+def value_text(value: Any, depth: int = 3, seen: list[Any] | None = None) -> str:
     """Describe a value so that the text changes with it, and is the same in every process.
 
     Tensors, arrays and networks by digest, code by its source, other objects by what they hold,
     `depth` objects deep.
     """
+    seen = [] if seen is None else seen
     if isinstance(value, _PLAIN):
         return repr(value)
     if isinstance(value, Tensor):
@@ -71,21 +83,23 @@ def value_text(value: Any, depth: int = 3) -> str:
     if isinstance(value, np.ndarray | np.generic):
         return digest(f"{value.dtype}{value.shape}", value.tobytes())
     if isinstance(value, Mapping):
-        return value_text(sorted((str(key), held) for key, held in value.items()), depth)
-    if isinstance(value, tuple | list | set | frozenset):
-        parts = [value_text(each, depth) for each in value]
-        return f"[{', '.join(parts if isinstance(value, tuple | list) else sorted(parts))}]"
+        return value_text(sorted((str(key), held) for key, held in value.items()), depth, seen)
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(value_text(each, depth, seen) for each in value)}]"
+    if isinstance(value, set | frozenset):
+        # The order of a set differs from run to run, so that its members know nothing of others.
+        return f"[{', '.join(sorted(value_text(each, depth, [*seen]) for each in value))}]"
     if isinstance(value, nn.Module):
         held = (part for pair in sorted(value.state_dict().items()) for part in pair)
         return digest(plain_repr(value), *(p for p in held if isinstance(p, str | Tensor)))
     if inspect.isroutine(value) or isinstance(value, type | functools.partial):
         try:
-            return _name(value) if _is_foreign(value) else source_text(value, depth)
+            return _name(value) if _is_foreign(value) else source_text(value, seen)
         except ValueError:
             return _name(value)
     if not hasattr(value, "__dict__") or depth == 0:
         return plain_repr(value) if depth else type(value).__qualname__
-    return f"{type(value).__qualname__} {value_text(vars(value), depth - 1)}"
+    return f"{type(value).__qualname__} {value_text(vars(value), depth - 1, seen)}"
 
 
 def _name(thing: Any) -> str:
@@ -98,7 +112,7 @@ def _is_foreign(thing: Any) -> bool:
     return inspect.isbuiltin(thing) or home in ("None", "builtins", "torch")
 
 
-def _closed(thing: Any, depth: int) -> str:
+def _closed(thing: Any, seen: list[Any]) -> str:
     """Defaults, and what a function closes over."""
     if not inspect.isfunction(thing):
         return ""
@@ -109,11 +123,11 @@ def _closed(thing: Any, depth: int) -> str:
         except ValueError:  # not filled yet
             continue
         if inspect.isfunction(held):
-            parts.append(source_text(held, depth))
+            parts.append(source_text(held, seen))
         elif isinstance(held, (*_PLAIN, *_DATA)):
-            parts.append(value_text(held, depth))
+            parts.append(value_text(held, 3, seen))
     return " ".join(parts)
 
 
-def _state(thing: Any, depth: int) -> str:
-    return value_text(getattr(thing, "__dict__", {}), depth)
+def _state(thing: Any, seen: list[Any]) -> str:
+    return _noted(thing, seen) or value_text(getattr(thing, "__dict__", {}), 3, seen)

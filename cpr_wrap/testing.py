@@ -16,6 +16,8 @@ from cpr_wrap.objective import Aim, Objective, Targets
 from cpr_wrap.rule import RULES, RejectionRule, rule_config
 from cpr_wrap.selective import CONFIG, Selection, SelectiveClassifier, load_rule
 
+_NEAR = 1e-4
+
 
 def check_rule(rule: RejectionRule, network: nn.Module, images: Tensor) -> None:
     """Check that a rule fulfills its contract; the first violation is an error.
@@ -47,10 +49,7 @@ def check_rule(rule: RejectionRule, network: nn.Module, images: Tensor) -> None:
         raise AssertionError(f"an evaluation refuses it: {error}") from error
     with count_passes() as passes:
         first = model(images)
-    _must(bool(first.score.isfinite().all()), "score: expected finite numbers")
-    with torch.inference_mode():
-        inside = model(images)
-    _must(torch.allclose(first.score, inside.score), "score: differs under inference_mode")
+    _check_scores(model, images, first.score)
     for kind in ("forwards", "backwards"):
         spent, told = getattr(passes, kind) / len(images), getattr(rule.cost, kind)
         _must(spent == told, f"cost: declares {told} {kind} per verdict, but takes {spent:g}")
@@ -67,6 +66,18 @@ def check_rule(rule: RejectionRule, network: nn.Module, images: Tensor) -> None:
 def _must(holds: bool, text: str) -> None:
     if not holds:
         raise AssertionError(text)
+
+
+def _check_scores(model: SelectiveClassifier, x: Tensor, score: Tensor) -> None:
+    """More strictly than an evaluation does, and on all images."""
+    _must(bool(score.isfinite().all()), "score: expected finite numbers")
+    _must(torch.equal(score, model(x).score), "score: the same images got other scores")
+    alone = torch.cat([model(row).score for row in x.split(1)])
+    gap = float((score - alone).abs().max() / score.abs().max().clamp_min(1e-6))
+    _must(gap <= _NEAR, f"score: depends on the batch, by {gap:.2g} of the largest score")
+    with torch.inference_mode():
+        inside = model(x).score
+    _must(torch.allclose(score, inside), "score: differs under inference_mode")
 
 
 def _check_attacks(model: SelectiveClassifier, x: Tensor, answer: Selection) -> None:

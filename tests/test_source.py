@@ -140,6 +140,30 @@ def test_functions_that_call_themselves_or_each_other_end():
     assert value_text(them) == value_text(them)
 
 
+def _wrapped(function):
+    def call(x):
+        return function(x)
+
+    return call
+
+
+def test_the_text_changes_with_what_a_function_in_many_others_holds():
+    def made(factor):
+        def scaled(x):
+            return factor * x
+
+        return _wrapped(_wrapped(_wrapped(_wrapped(scaled))))
+
+    assert source_text(made(0.1)) == source_text(made(0.1))
+    assert source_text(made(0.1)) != source_text(made(0.2))
+
+
+def test_an_object_that_holds_its_own_method_ends():
+    callable_ = Callable(1)
+    callable_.n = [callable_.__call__]
+    assert source_text(callable_) == source_text(callable_)
+
+
 def test_a_function_without_source_is_refused_inside_another_too():
     world = {}
     exec("def f(x): return x", world)

@@ -11,7 +11,6 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -116,14 +115,21 @@ class GroupAttack(ABC):
     """A proposer that is given what it attacks as one group."""
 
     def perturb(
-        self, model: SelectiveClassifier, x: Tensor, y: Tensor, eps: float, **where: Any
+        self,
+        model: SelectiveClassifier,
+        x: Tensor,
+        y: Tensor,
+        eps: float,
+        *,
+        norm: str,
+        seed: int,
+        index: Tensor,
     ) -> Tensor:
         """Propose one point per image; see `Proposer`."""
         check_eps(eps)
         check_labels(y, len(x))
-        group = Group(model, x, y.long(), eps=eps, **where)
-        threat(group.norm)
-        return self._points(group)
+        threat(norm)
+        return self._points(Group(model, x, y.long(), index, eps, norm, seed))
 
     @abstractmethod
     def _points(self, group: Group) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from cpr_wrap.attacks.autoattack import AutoAttackOnBase
 from cpr_wrap.attacks.guests import Group
 from cpr_wrap.rules import Confidence
 from cpr_wrap.selective import SelectiveClassifier
@@ -32,3 +34,9 @@ def test_every_turn_seed_and_component_has_starts_of_its_own():
         group(seed=1).start(some.x, "apgd-ce", 0),
     ):
         assert not torch.isclose(other, first).any()
+
+
+def test_what_an_attack_is_not_told_is_named_as_its_caller_knows_it():
+    some = group()
+    with pytest.raises(TypeError, match=r"perturb\(\) missing 2 required .* 'seed' and 'index'"):
+        AutoAttackOnBase().perturb(some.model, some.x, some.y, 0.1, norm="Linf")

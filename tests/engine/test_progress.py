@@ -64,6 +64,20 @@ def test_passes_of_a_stage_under_way_count_at_once():
         assert reporter.status().fraction == 1.0
 
 
+def test_a_block_may_come_while_the_bar_is_drawn():
+    reporter = Progress(None, 12, [10.0])
+
+    class Slow(Counter):
+        """Another block begins while this one is counted."""
+
+        def __radd__(self, other):
+            reporter.blocks[len(reporter.blocks)] = Counter(images=4)
+            return other + Counter(self)
+
+    reporter.blocks = {0: Slow(images=4), 1: Counter(images=4)}
+    assert reporter.known()["images"] == 8
+
+
 def test_replayed_work_does_not_count_as_speed():
     block = _block()
     with Progress(None, 8, [10.0]) as reporter:
@@ -108,6 +122,7 @@ def test_the_bar_fits_80_columns_with_its_time(monkeypatch):
     bar.blocks = {0: Counter(images=9999, at_0=1234, at_1=5678)}
     with bar:
         bar.meter.forwards = 10**9
+    assert sys.stderr.getvalue().endswith("\n")  # what is printed next has a line of its own
     (line,) = [line for line in sys.stderr.getvalue().splitlines() if "left" in line]
     text = r" 90% 0:0\d:\d\d left 1.0G/1.1G passes 9999/10000 images 1234-5678 errors "
     assert re.search(text, line)

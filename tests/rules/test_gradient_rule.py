@@ -89,3 +89,20 @@ def test_settings_that_cannot_be_saved_are_named(rule_of):
     rule = rule_of(lambda view: view.logits.amax(1), note={1, 2})
     with pytest.raises(AssertionError, match="saving: expected settings that fit JSON"):
         check_rule(rule, Curved(outputs=4), pixels(3))
+
+
+@pytest.mark.parametrize(
+    ("odd", "text"),
+    [
+        (lambda best: best + 1e-9 * torch.rand_like(best), "the same images got other scores"),
+        (lambda best: best + 0.3 * (len(best) > 3), "depends on the batch"),
+        (lambda best: best + 5e-4 * (len(best) > 1), "depends on the batch"),
+    ],
+    ids=["a little random", "larger batches only", "a little"],
+)
+def test_scores_are_checked_on_all_images_and_more_strictly_than_by_an_evaluation(
+    rule_of, odd, text
+):
+    rule = rule_of(lambda view: odd(view.logits.amax(1).tanh()), threshold=-9.0)
+    with pytest.raises(AssertionError, match=f"score: {text}"):
+        check_rule(rule, Curved(outputs=4), pixels(6))

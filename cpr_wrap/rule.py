@@ -106,8 +106,10 @@ class RejectionRule(ABC):
             value = getattr(self, field.name)
             # Numbers from arrays and tensors would not survive being written down.
             if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.dim() == 0):
-                object.__setattr__(self, field.name, value.item())
-        if not math.isfinite(self.threshold):
+                object.__setattr__(self, field.name, value := value.item())
+            if isinstance(field.default, bool) and not isinstance(value, bool):
+                raise TypeError(f"{field.name}: expected True or False, got {value!r:.60}")
+        if isinstance(self.threshold, bool) or not math.isfinite(self.threshold):
             raise ValueError(f"threshold: expected a finite number, got {self.threshold}")
 
     @property

@@ -272,6 +272,12 @@ DEEP = "[" * 100_000 + "]" * 100_000
         ('{"rule": {"name": "cpr", "steps": 1.5}}', ValueError, "steps: expected a whole number"),
         ('{"rule": {"name": "cpr", "steps": -1}}', ValueError, "config.json: .*steps"),
         ('{"rule": {"name": "cpr", "norm": 2}}', ValueError, "unknown threat model 2"),
+        ('{"rule": {"name": "cpr", "smooth": "no"}}', ValueError, "smooth: expected True"),
+        (
+            '{"rule": {"name": "cpr", "threshold": true}}',
+            ValueError,
+            "threshold: expected a finite",
+        ),
         ('{"rule": {"name": "confidence", "threshold": null}}', ValueError, "{'threshold': None}"),
         (
             '{"rule": {"name": "confidence", "threshold": NaN}}',

@@ -188,13 +188,14 @@ def test_a_class_or_a_function_by_itself_or_by_its_address(tmp_path, network, ou
     assert same_weights(load(saved, network=address).base, own)
 
 
-def test_settings_in_a_file_get_no_more_room_than_its_weights(tmp_path):
+def test_settings_in_a_file_get_no_more_room_than_its_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr("cpr_wrap.zoo.local._ALWAYS_ROOM", 2**20)
     torch.save(Own().state_dict(), tmp_path / "weights.pt")
     saved = load(f"local:{tmp_path / 'weights.pt'}", network=Own).save(tmp_path / "saved")
     config = json.loads((saved / "config.json").read_text())
-    config["network_settings"] = {"outputs": 10**9}
+    config["network_settings"] = {"outputs": 10**6}
     (saved / "config.json").write_text(json.dumps(config))
-    with pytest.raises(RuntimeError, match=r"shape \(1000000000, 3\), for which model\.safe"):
+    with pytest.raises(RuntimeError, match=r"shape \(1000000, 3\), for which model\.safe"):
         load(saved, network=Own)
 
 
@@ -304,7 +305,17 @@ DEEP = "[" * 100_000 + "]" * 100_000
         (
             '{"network": "lenet", "network_settings": {"num_outputs": 3000000000}}',
             ValueError,
-            r"shape \(3000000000, 1024\), for which model.safetensors .* has no room",
+            "network_settings: expected num_outputs up to 1,000,000, got 3000000000",
+        ),
+        (
+            '{"base": "timm:test_vit", "network_settings": {"depth": 100000000}}',
+            ValueError,
+            "network_settings: expected depth up to 1,000,000, got 100000000",
+        ),
+        (
+            '{"network": "lenet", "network_settings": {"auxiliary": 1000000}}',
+            ValueError,
+            r"expected at least two classes and the auxiliary column, got 10$",
         ),
         (
             '{"network": "lenet", "network_settings": {"num_outputs": 900000}}',

@@ -457,6 +457,15 @@ def test_weights_of_another_network(network, tmp_path, ending):
         load(f"local:{path}", network=Line())
 
 
+def test_weights_with_names_that_none_of_many_has(tmp_path):
+    network = nn.Sequential(*(nn.Linear(3, 3) for _ in range(40)))
+    torch.save({f"layer_{k}": v for k, v in network.state_dict().items()}, tmp_path / "a.pt")
+    message = r'Missing key\(s\).*"0.weight".*; the file has layer_0.weight, layer_0.bias, .*, …\)'
+    with pytest.raises(ValueError, match=message) as info:
+        load(f"local:{tmp_path / 'a.pt'}", network=network)
+    assert len(str(info.value)) < 600 + len(str(tmp_path))
+
+
 def test_another_number_of_outputs(saved):
     with pytest.raises(ValueError, match="for 4 classes and 1 more for the rejection rule, got 4"):
         load(saved, rule="rcd")

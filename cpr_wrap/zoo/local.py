@@ -5,6 +5,7 @@ A folder and its description, `config.json`, may come from anybody. Some come wi
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
@@ -68,7 +69,8 @@ def load_saved(folder: Path, address: str, options: Options) -> ZooModel:
     """Load a folder with `config.json` and `model.safetensors`."""
     config = read_config(folder)
     rule = _rule(config.rule, folder)
-    with _Room(folder):
+    # Without weights, or as the base of another folder, there is no file here to measure by.
+    with _Room(folder) if options.pretrained else contextlib.nullcontext():
         found = _described(config, folder, options)
     if options.pretrained:
         load_weights(found.network, folder / WEIGHTS)

@@ -199,6 +199,20 @@ def test_settings_in_a_file_get_no_more_room_than_its_weights(tmp_path, monkeypa
         load(saved, network=Own)
 
 
+def test_a_description_alone_is_not_measured_by_weights_that_it_does_not_have(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("cpr_wrap.zoo.local._ALWAYS_ROOM", 2**16)
+    below = {"network": "lenet-compact", "network_settings": {"num_outputs": 4}}
+    network = build_network("lenet-compact", num_outputs=4)
+    for name, config in (("below", below), ("above", {"base": f"local:{tmp_path / 'below'}"})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    assert load_network(tmp_path / "below", pretrained=False).network is not None
+    save_file(network.state_dict(), tmp_path / "above" / "model.safetensors")
+    assert same_weights(load_network(tmp_path / "above").network, network)
+
+
 def test_a_module_of_the_current_folder(tmp_path, monkeypatch):
     code = "from torch import nn\ndef Net():\n    return nn.Linear(3, 2)\n"
     (tmp_path / "a_net_of_mine.py").write_text(code)

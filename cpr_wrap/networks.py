@@ -91,10 +91,8 @@ def _check_outputs(num_outputs: int, auxiliary: bool) -> int:
     """Columns left for the class head."""
     columns = num_outputs - int(auxiliary)
     if columns < 2:
-        raise ValueError(
-            f"num_outputs: expected at least two classes{' and the auxiliary column' * auxiliary}, "
-            f"got {num_outputs}"
-        )
+        more = " and the auxiliary column" if auxiliary else ""
+        raise ValueError(f"num_outputs: expected at least two classes{more}, got {num_outputs}")
     return columns
 
 

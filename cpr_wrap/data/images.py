@@ -184,7 +184,8 @@ def read_pairs(
     pairs = [data[number] for number in numbers]
     try:
         images = torch.stack([torch.as_tensor(image) for image, _ in pairs])
-        labels = torch.stack([torch.as_tensor(label) for _, label in pairs])
+        # Some data sets give each label as an array of one number.
+        labels = torch.stack([torch.as_tensor(label).squeeze() for _, label in pairs])
     except (TypeError, RuntimeError) as error:
         raise ValueError(
             f"{what}s: expected tensors (C, H, W) of one size with labels ({error}); pass a "

@@ -70,7 +70,7 @@ def _add_legend(figure: Any, runs: int) -> None:
     """Name the lines inside each axis or, if there is no room, below all of them."""
     names = [name for axes in figure.axes for name in axes.get_legend_handles_labels()[1]]
     width, height = figure.get_size_inches()
-    needed = _LEGEND_MARK + _LETTER * max(map(len, names))
+    needed = _LEGEND_MARK + _LETTER * max(map(len, names), default=0)
     if runs > _LEGEND_INSIDE or needed > _WIDTH_INSIDE * width:
         figure.set_size_inches(max(width, needed), height + _LEGEND_LINE * (len(names) + 1))
         figure.legend(loc="outside lower left", frameon=False, fontsize="x-small")

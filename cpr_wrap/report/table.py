@@ -58,10 +58,15 @@ class Table:
                 raise ValueError(f"expected rows of {len(self.columns)} cells, got {len(row)}")
 
     @classmethod
-    def of(cls, columns: Mapping[str, Entries], **texts: str) -> Table:
-        """A table of columns by their headings, with a title and a caption; texts are words."""
+    def of(
+        cls, columns: Mapping[str, Entries] | Sequence[tuple[str, Entries]], **texts: str
+    ) -> Table:
+        """A table of columns by their headings, with a title and a caption; texts are words.
+
+        Columns whose headings may be the same, e.g. the names of functions, are given as pairs.
+        """
         heads, cells = [], []
-        for title, entries in columns.items():
+        for title, entries in columns.items() if isinstance(columns, Mapping) else columns:
             heads.append(Column(title, words=all(isinstance(entry, str) for entry in entries)))
             cells.append([Cell(entry) if isinstance(entry, str) else entry for entry in entries])
         return cls(columns=tuple(heads), rows=tuple(zip(*cells, strict=True)), **texts)

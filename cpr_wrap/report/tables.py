@@ -206,26 +206,27 @@ def ranking(
     """
     several = as_runs(runs)
     curves = [run.curve for run in several]
-    columns: dict[str, Entries] = {"run": labels(several)}
+    columns: list[tuple[str, Entries]] = [("run", labels(several))]
     for loss in losses:
         best = comparison.starred(curves, loss)
-        columns[loss_text(loss)] = [
+        totals = [
             loss_cell(
                 curve.total_robust_loss(loss), curve.total_robust_loss_interval(loss), place in best
             )
             for place, curve in enumerate(curves)
         ]
-    columns["audit"] = [comparison.audit_status(curve) for curve in curves]
+        columns.append((loss_text(loss), totals))
+    columns.append(("audit", [comparison.audit_status(curve) for curve in curves]))
     groups = comparison.grouped(curves)
     if figures:
-        columns |= _figures(curves)
+        columns += _figures(curves).items()
         order = [[curve.total_robust_loss(loss) for loss in losses] for curve in curves]
         groups = [sorted(places, key=order.__getitem__) for places in groups]
     seen = [comparison.seen_status(curve) for curve in curves]
     if any(seen):
-        columns["threat"] = [status or MISSING for status in seen]
-    columns["images"] = [count_cell(len(curve.records)) for curve in curves]
-    columns["attacks"] = [comparison.attacks_of(curve) or MISSING for curve in curves]
+        columns.append(("threat", [status or MISSING for status in seen]))
+    columns.append(("images", [count_cell(len(curve.records)) for curve in curves]))
+    columns.append(("attacks", [comparison.attacks_of(curve) or MISSING for curve in curves]))
     whole, tables = Table.of(columns), []
     for places in groups:
         title = _title(comparison.ground_of(curves[places[0]]), with_digest=len(groups) > 1)

@@ -163,7 +163,8 @@ def _made(
     own = None if found is None else found.rule
     if rule is None and own is not None:
         settings = {**rule_settings(own), **settings}
-    name = find_rule(rule).name if rule else DEFAULT_RULE if own is None else own.name
+    default = DEFAULT_RULE if own is None else own.name
+    name = default if rule is None else find_rule(rule).name
     held = {} if own is None or own.name != name else dict(own.modules())
     held |= {key: value for key, value in settings.items() if isinstance(value, nn.Module)}
     plain = {key: value for key, value in settings.items() if key not in held}

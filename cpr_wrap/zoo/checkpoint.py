@@ -56,9 +56,12 @@ def load_weights(network: nn.Module, path: Path) -> None:
     try:
         network.load_state_dict({**shared, **state})
     except RuntimeError as error:
+        # Torch tells all that is missing first, which may leave no room for what the file holds.
+        surplus = [name for name in state if name not in own]
+        held = f"; the file has {', '.join(surplus[:5])}{', …' * (len(surplus) > 5)}"
         raise ValueError(
             f"the weights in {path} are not of the network they were to go into "
-            f"({one_line(error, 300)}); name the network they were saved from"
+            f"({one_line(error, 300)}{held * bool(surplus)}); name the network they were saved from"
         ) from error
     _check_finite(network, path)
 

@@ -5,6 +5,7 @@ A folder and its description, `config.json`, may come from anybody. Some come wi
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
@@ -26,7 +27,7 @@ from cpr_wrap.zoo.model import ZOOS, Network, Options, ZooModel, parse_address, 
 
 _BUNDLED = Path(__file__).parent.parent / "bundled" / "models"
 _ALWAYS_ROOM = 2**26  # weights: a quarter of a gigabyte
-_MOST_PIXELS, _MOST_CLASSES = 2**28, 1_000_000
+_MOST_PIXELS, _MOST_SETTING = 2**28, 1_000_000
 
 
 def bundled_names(folder: Path = _BUNDLED) -> list[str]:
@@ -68,7 +69,8 @@ def load_saved(folder: Path, address: str, options: Options) -> ZooModel:
     """Load a folder with `config.json` and `model.safetensors`."""
     config = read_config(folder)
     rule = _rule(config.rule, folder)
-    with _Room(folder):
+    # Without weights, or as the base of another folder, there is no file here to measure by.
+    with _Room(folder) if options.pretrained else contextlib.nullcontext():
         found = _described(config, folder, options)
     if options.pretrained:
         load_weights(found.network, folder / WEIGHTS)
@@ -205,6 +207,13 @@ def read_config(folder: Path) -> Any:
         raise ValueError(f"{path}: {place}{first['msg']}, got {first['input']!r:.80}") from error
     if math.prod(config.input_shape or ()) > _MOST_PIXELS:
         raise ValueError(f"{path}: input_shape: expected fewer pixels, got {config.input_shape}")
+    for name, value in (config.network_settings or {}).items():
+        # Not everything that a network's code makes of a number is a tensor.
+        if isinstance(value, int | float) and not abs(value) <= _MOST_SETTING:
+            raise ValueError(
+                f"{path}: network_settings: expected {name} up to {_MOST_SETTING:,}, "
+                f"got {value!r:.80}"
+            )
     return config
 
 
@@ -219,7 +228,7 @@ def _description() -> Any:
         network_settings: dict[str, Any] | None = None
         base: str | None = None
         input_shape: tuple[PositiveInt, ...] | None = None
-        num_classes: int | None = Field(None, ge=2, le=_MOST_CLASSES)
+        num_classes: int | None = Field(None, ge=2, le=_MOST_SETTING)
         dataset: str | None = None
         norm: str | None = None
         eps: float | None = None

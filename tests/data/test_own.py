@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 
 from cpr_wrap.data import ImageData, donor_pool, load_data
 from cpr_wrap.data.datasets import _BUNDLED
+from cpr_wrap.data.images import read_pairs
 
 # Four images of 5 x 6 pixels whose first pixel is their number in 255ths.
 BYTES = np.zeros((4, 5, 6), dtype=np.uint8)
@@ -128,6 +129,15 @@ def test_a_function_by_its_address(function):
         assert (some.indices.tolist(), some.num_classes) == ([11, 12], 5)
     else:
         assert (some.name, some.indices.tolist(), whole.num_classes) == (address, [1, 2], 3)
+
+
+@pytest.mark.parametrize("label", [lambda n: torch.tensor([n]), lambda n: np.array([[n]])])
+def test_labels_that_are_arrays_of_one_number(label):
+    images = torch.from_numpy(BYTES)[:, None] / 255
+    data = [(image, label(int(n))) for image, n in zip(images, LABELS, strict=True)]
+    x, y = read_pairs(data, range(4))
+    assert torch.equal(x, images)
+    assert (y.tolist(), y.dtype) == (LABELS.tolist(), torch.int64)
 
 
 def test_functions_that_return_something_else():

@@ -60,6 +60,13 @@ def test_long_names_leave_the_curves_their_room(letters, theory):
     assert legend.get_window_extent().x1 <= figure.bbox.x1
 
 
+@pytest.mark.filterwarnings("ignore:No artists with labels")
+def test_names_that_matplotlib_leaves_out_of_a_legend():
+    figure = curve_figure([full_curve("_a"), full_curve("_b", seed=1)])
+    figure.draw_without_rendering()
+    assert len(figure.axes[0].lines) == 2
+
+
 @pytest.mark.parametrize(
     ("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")]
 )

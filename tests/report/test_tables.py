@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from cpr_wrap.metrics import PAPER_LOSSES, RampLoss, StepLoss, TableLoss, clean_metrics
+from cpr_wrap.metrics import (
+    PAPER_LOSSES,
+    RampLoss,
+    StepLoss,
+    TableLoss,
+    as_loss,
+    clean_metrics,
+)
 from cpr_wrap.report.tables import curve_values, loss_text, losses, ranking, traditional, with_bars
 from tests.report.making import INF, full_curve, plain
 
@@ -75,3 +82,13 @@ def test_losses_stand_beside_the_theorems_where_those_apply():
         bound.total_robust_loss(loss) for loss in PAPER_LOSSES
     ]
     assert len(losses(curve).columns) == 3
+
+
+def test_losses_whose_names_are_the_same_or_those_of_other_columns_keep_their_columns():
+    def images(r):
+        return (1 - r).clamp_min(0)
+
+    ((table, _),) = ranking(full_curve(), [as_loss(images), as_loss(images), RampLoss(1)])
+    assert [c.title for c in table.columns[:4]] == ["run", "images", "images", "ramp t = 1"]
+    assert [c.title for c in table.columns[4:]] == ["audit", "images", "attacks"]
+    assert table.rows[0][5].value == 60

@@ -188,14 +188,29 @@ def test_a_class_or_a_function_by_itself_or_by_its_address(tmp_path, network, ou
     assert same_weights(load(saved, network=address).base, own)
 
 
-def test_settings_in_a_file_get_no_more_room_than_its_weights(tmp_path):
+def test_settings_in_a_file_get_no_more_room_than_its_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr("cpr_wrap.zoo.local._ALWAYS_ROOM", 2**20)
     torch.save(Own().state_dict(), tmp_path / "weights.pt")
     saved = load(f"local:{tmp_path / 'weights.pt'}", network=Own).save(tmp_path / "saved")
     config = json.loads((saved / "config.json").read_text())
-    config["network_settings"] = {"outputs": 10**9}
+    config["network_settings"] = {"outputs": 10**6}
     (saved / "config.json").write_text(json.dumps(config))
-    with pytest.raises(RuntimeError, match=r"shape \(1000000000, 3\), for which model\.safe"):
+    with pytest.raises(RuntimeError, match=r"shape \(1000000, 3\), for which model\.safe"):
         load(saved, network=Own)
+
+
+def test_a_description_alone_is_not_measured_by_weights_that_it_does_not_have(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("cpr_wrap.zoo.local._ALWAYS_ROOM", 2**16)
+    below = {"network": "lenet-compact", "network_settings": {"num_outputs": 4}}
+    network = build_network("lenet-compact", num_outputs=4)
+    for name, config in (("below", below), ("above", {"base": f"local:{tmp_path / 'below'}"})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    assert load_network(tmp_path / "below", pretrained=False).network is not None
+    save_file(network.state_dict(), tmp_path / "above" / "model.safetensors")
+    assert same_weights(load_network(tmp_path / "above").network, network)
 
 
 def test_a_module_of_the_current_folder(tmp_path, monkeypatch):
@@ -272,6 +287,12 @@ DEEP = "[" * 100_000 + "]" * 100_000
         ('{"rule": {"name": "cpr", "steps": 1.5}}', ValueError, "steps: expected a whole number"),
         ('{"rule": {"name": "cpr", "steps": -1}}', ValueError, "config.json: .*steps"),
         ('{"rule": {"name": "cpr", "norm": 2}}', ValueError, "unknown threat model 2"),
+        ('{"rule": {"name": "cpr", "smooth": "no"}}', ValueError, "smooth: expected True"),
+        (
+            '{"rule": {"name": "cpr", "threshold": true}}',
+            ValueError,
+            "threshold: expected a finite",
+        ),
         ('{"rule": {"name": "confidence", "threshold": null}}', ValueError, "{'threshold': None}"),
         (
             '{"rule": {"name": "confidence", "threshold": NaN}}',
@@ -298,7 +319,17 @@ DEEP = "[" * 100_000 + "]" * 100_000
         (
             '{"network": "lenet", "network_settings": {"num_outputs": 3000000000}}',
             ValueError,
-            r"shape \(3000000000, 1024\), for which model.safetensors .* has no room",
+            "network_settings: expected num_outputs up to 1,000,000, got 3000000000",
+        ),
+        (
+            '{"base": "timm:test_vit", "network_settings": {"depth": 100000000}}',
+            ValueError,
+            "network_settings: expected depth up to 1,000,000, got 100000000",
+        ),
+        (
+            '{"network": "lenet", "network_settings": {"auxiliary": 1000000}}',
+            ValueError,
+            r"expected at least two classes and the auxiliary column, got 10$",
         ),
         (
             '{"network": "lenet", "network_settings": {"num_outputs": 900000}}',
@@ -438,6 +469,15 @@ def test_weights_of_another_network(network, tmp_path, ending):
     (torch.save if ending == "pt" else save_file)(network.state_dict(), path)
     with pytest.raises(ValueError, match=r"are not of the network .*for Line"):
         load(f"local:{path}", network=Line())
+
+
+def test_weights_with_names_that_none_of_many_has(tmp_path):
+    network = nn.Sequential(*(nn.Linear(3, 3) for _ in range(40)))
+    torch.save({f"layer_{k}": v for k, v in network.state_dict().items()}, tmp_path / "a.pt")
+    message = r'Missing key\(s\).*"0.weight".*; the file has layer_0.weight, layer_0.bias, .*, …\)'
+    with pytest.raises(ValueError, match=message) as info:
+        load(f"local:{tmp_path / 'a.pt'}", network=network)
+    assert len(str(info.value)) < 600 + len(str(tmp_path))
 
 
 def test_another_number_of_outputs(saved):

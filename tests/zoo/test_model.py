@@ -115,6 +115,11 @@ def test_a_rule_with_settings_of_its_own(line):
         load(line, rule, network=Line(), radius=0.1)
 
 
+def test_an_empty_name_is_not_the_rule_of_the_network():
+    with pytest.raises(LookupError, match="unknown rejection rule ''"):
+        load("bundled:mnist-compact-ccat", rule="")
+
+
 def test_an_unknown_rule_comes_before_any_work():
     with pytest.raises(LookupError, match=r"unknown rejection rule 'cpq'. Did you mean 'cpr'"):
         load("local:nowhere", rule="cpq")

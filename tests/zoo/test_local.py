@@ -291,13 +291,13 @@ DEEP = "[" * 100_000 + "]" * 100_000
         (
             '{"rule": {"name": "cpr", "threshold": true}}',
             ValueError,
-            "threshold: expected a finite",
+            "threshold: expected a number",
         ),
         ('{"rule": {"name": "confidence", "threshold": null}}', ValueError, "{'threshold': None}"),
         (
             '{"rule": {"name": "confidence", "threshold": NaN}}',
             ValueError,
-            "threshold: expected a finite",
+            "threshold: expected a number",
         ),
         ('{"network": "lenet-compct"}', LookupError, "Did you mean 'lenet-compact'"),
         ('{"network": 5}', ValueError, "network: Input should be a valid string, got 5"),

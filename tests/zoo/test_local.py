@@ -297,7 +297,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
         (
             '{"rule": {"name": "confidence", "threshold": NaN}}',
             ValueError,
-            "threshold: expected a number",
+            "threshold: expected a finite number",
         ),
         ('{"network": "lenet-compct"}', LookupError, "Did you mean 'lenet-compact'"),
         ('{"network": 5}', ValueError, "network: Input should be a valid string, got 5"),

@@ -160,6 +160,10 @@ def _made(
                 "rule, which has its own"
             )
         return rule
+    if not (rule is None or isinstance(rule, str)):
+        raise TypeError(
+            f"rule: expected a rule's name or a rule, e.g. cpr_wrap.Consistency(), got {rule!r:.60}"
+        )
     own = None if found is None else found.rule
     if rule is None and own is not None:
         settings = {**rule_settings(own), **settings}

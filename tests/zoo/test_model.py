@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cpr_wrap.rules import Confidence
 from cpr_wrap.zoo import ZOOS, Normalize, load, load_network, parse_address, wrap
 from cpr_wrap.zoo.model import unknown
 from tests.toys import Line
@@ -118,6 +119,12 @@ def test_a_rule_with_settings_of_its_own(line):
 def test_an_empty_name_is_not_the_rule_of_the_network():
     with pytest.raises(LookupError, match="unknown rejection rule ''"):
         load("bundled:mnist-compact-ccat", rule="")
+
+
+@pytest.mark.parametrize("rule", [3, Confidence])
+def test_what_is_no_rule_is_told(rule):
+    with pytest.raises(TypeError, match=r"rule: expected a rule's name or a rule, .* got "):
+        load("bundled:nothing", rule=rule)
 
 
 def test_an_unknown_rule_comes_before_any_work():

@@ -38,9 +38,9 @@ def demo(options: Demo) -> None:
     tell: Callable[[str], None] = (lambda _: None) if options.as_json else typer.echo
     tell(f"{ADDRESS}: a small network, trained adversarially on MNIST at Linf eps {EPS:g}.")
     contenders = _contenders(_load.pick_device(options.device))
-    records = [each.calibration for each in contenders if each.calibration]
-    tell(f"{len(records)} rules may reject. They are set on {records[0].num_images:,} validation")
-    tell(f"images to reject {_show.percent(REJECT_RATE)} of the right answers:")
+    number = max(each.calibration.num_images for each in contenders if each.calibration)
+    tell(f"Two rules may reject. Both are set on {number:,} validation images to reject")
+    tell(f"{_show.percent(REJECT_RATE)} of the right answers:")
     for each in contenders:
         tell(f"  {_sentence(each)}")
     tell(f"\nOn {len(contenders[0].data):,} clean test images:\n\n{_clean_table(contenders)}\n")

@@ -85,7 +85,7 @@ class Registry(Mapping[str, T]):
 
     def __getitem__(self, name: str) -> T:
         if name not in self:
-            raise unknown(self.kind, name, list(self))
+            raise unknown(self.kind, name, list(self), at_most=len(self))
         return self._entries[name]
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -106,12 +106,14 @@ class Registry(Mapping[str, T]):
         return len(self._entries)
 
 
-def unknown(kind: str, name: str, known: Collection[str]) -> LookupError:
+def unknown(kind: str, name: str, known: Collection[str], *, at_most: int = 12) -> LookupError:
     """An error for a name that is not among the known ones, with the nearest of them.
+
+    All are listed if they are `at_most` so many.
 
     Not a KeyError, which prints its text as a quoted repr.
     """
-    listed = f" Known: {', '.join(sorted(known)) or 'none'}" if len(known) <= 12 else ""
+    listed = f" Known: {', '.join(sorted(known)) or 'none'}" if len(known) <= at_most else ""
     return LookupError(f"unknown {kind} {name!r}.{near(str(name), known, 3)}{listed}")
 
 

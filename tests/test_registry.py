@@ -50,6 +50,13 @@ def test_lists_what_is_known_when_nothing_is_near(colours):
         colours["zzz"]
 
 
+def test_lists_many_names_too(colours):
+    for number in range(20):
+        colours.register(f"grey{number:02}")("#888")
+    with pytest.raises(LookupError, match=r"'zzz'\. Known: blue, green, grey00, .*, grey19$"):
+        colours["zzz"]
+
+
 def test_suggests_whatever_the_case(colours):
     with pytest.raises(LookupError, match="Did you mean 'blue'"):
         colours["BLUE"]

@@ -179,7 +179,7 @@ def rule_options(rule: type[RejectionRule], pairs: Sequence[str]) -> dict[str, A
 
 def _read(name: str, text: str, kind: Any) -> Any:
     """A value of a type, from text."""
-    from pydantic import PydanticUserError, TypeAdapter, ValidationError
+    from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
     choices = typing.get_args(kind)
     value: Any = {str(choice): choice for choice in choices}.get(text, text)
@@ -189,7 +189,8 @@ def _read(name: str, text: str, kind: Any) -> Any:
         with suppress(typer.BadParameter):
             value = -fraction(text[1:]) if text[:1] == "-" else fraction(text)
     try:
-        return TypeAdapter(kind).validate_python(value)
+        finite = TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False))
+        return finite.validate_python(value)
     except PydanticUserError as error:
         raise typer.BadParameter(f"{name} cannot be set from the command line") from error
     except ValidationError as error:

@@ -187,7 +187,7 @@ def load_result(
         proven = Certificate.from_rows(rows, eps=content.eps, index=records.index, **vars(facts))
     return metrics.RobustnessCurve(
         records,
-        alphas=check_alphas(row.get("alpha") for row in content.figures["curve"]),
+        alphas=check_alphas(tuple(row.get("alpha") for row in content.figures["curve"])),
         points=_points(path) if points else None,
         origins=origins if len(origins) == len(rows) else (),
         certificate=proven,

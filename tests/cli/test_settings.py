@@ -39,6 +39,8 @@ def test_values_are_read_by_their_types(pair, expected):
         (Consistency, "steps=1.5", "steps: Input should be a valid integer"),
         (Consistency, "radius=wide", "radius: Input should be a valid number"),
         (Consistency, "keep=all", "keep: Input should be 'last' or 'best', got 'all'"),
+        (Consistency, "radius=nan", "radius: Input should be a finite number, got 'nan'"),
+        (Consistency, "step_size=inf", "step_size: Input should be a finite number, got 'inf'"),
         (Consistency, "radius", "expected NAME=VALUE, got 'radius'"),
     ],
 )

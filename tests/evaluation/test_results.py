@@ -80,6 +80,11 @@ def test_damaged_or_missing_results_are_refused(evaluated, tmp_path):
     file.write_text(json.dumps({**json.loads(text), "images": "many"}))
     with pytest.raises(ValueError, match=r"result.json is damaged: images: "):
         load_result(folder)
+    content = json.loads(text)
+    content["figures"]["curve"] = [{**row, "alpha": 2} for row in content["figures"]["curve"][:1]]
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"alphas: expected shares .* got \(2.0,\)"):
+        load_result(folder)
     file.write_text(text)
     points = folder / "adversarial.safetensors"
     kept = points.read_bytes()

@@ -80,7 +80,8 @@ def planned(options: Sweep) -> Sweep:
             raise typer.BadParameter(
                 f"{options.plan}: unknown {name!r}; expected {', '.join(known)}"
             )
-        if getattr(options, name) in (None, False):
+        given = getattr(options, name)
+        if given is None or given is False:  # 0 is a number that somebody typed
             options = replace(options, **{name: _read(name, value)})
     if not options.models:
         raise typer.BadParameter("expected at least one --model, or models in a TOML file")

@@ -112,6 +112,12 @@ def test_a_plan_names_images_and_folders_as_options_do(tmp_path):
     assert (found.indices, found.class_map) == ([3, 8, 9], Path("map.txt"))
 
 
+def test_a_zero_that_was_typed_goes_before_the_plan(tmp_path):
+    (tmp_path / "plan.toml").write_text('models = "local:x"\nstart = 5\n')
+    assert planned(Sweep(plan=tmp_path / "plan.toml", start=0)).start == 0
+    assert planned(Sweep(plan=tmp_path / "plan.toml")).start == 5
+
+
 def test_a_rule_that_nobody_has_set_is_warned_of(swept):
     answer = swept("--rule", "confidence")
     assert "warning: rule confidence accepts everything at threshold 0" in answer.stderr

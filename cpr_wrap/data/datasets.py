@@ -185,6 +185,8 @@ def _part_of(stored: Stored, name: str, part: str, wanted: Wanted, note: str) ->
             )
         elif note and part == "clean":
             note += f", where the paper takes images {among[0]} to {among[-1]}"
+        elif note:
+            note += f", part {part!r} is images {among[0]} to {among[-1]}"
         if count < PAPER_TEST_IMAGES or (note and part == "clean"):
             warnings.warn(note, stacklevel=3)
     stored = replace(stored, num_classes=DATASETS[name].num_classes)

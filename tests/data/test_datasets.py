@@ -203,7 +203,7 @@ def test_bundled_parts():
     assert robust.indices.tolist() == list(range(1_000))
     assert validation.indices.tolist() == list(range(9_000, 10_000))
     assert torch.equal(clean.images, robust.images)
-    assert "come with cpr-wrap" in robust.note
+    assert robust.note.endswith("come with cpr-wrap, part 'robust' is images 0 to 999")
     assert robust.images.shape == validation.images.shape == (1_000, 1, 28, 28)
     assert (robust.images.min(), robust.images.max()) == (0, 1)
 

@@ -94,7 +94,7 @@ def figures_of(curve: metrics.RobustnessCurve) -> Figures:
         }
         losses.append(row)
     return Figures(
-        curve=[{"certified_accuracy": None, **row} for row in curve.table()],
+        curve=[{**r, "certified_accuracy": r.get("certified_accuracy")} for r in curve.table()],
         losses=losses,
         clean=metrics.clean_metrics(curve.records).to_dict(),
         first_broken_by=curve.records.first_broken_by(),
